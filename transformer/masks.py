@@ -1,0 +1,31 @@
+"""Made from book/08-masks.md: edit the chapter, not this file."""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from transformer.embedding import require_positive
+
+__all__ = [
+    "padding_mask",
+    "causal_mask",
+]
+
+
+def padding_mask(
+    ids: Int[Tensor, "batch length"], pad_id: int
+) -> Bool[Tensor, "batch 1 1 length"]:
+    """True at every token that is not padding, for all heads and all queries."""
+    return (ids != pad_id)[:, None, None, :]
+
+
+def causal_mask(
+    length: int, device: torch.device | str | None = None
+) -> Bool[Tensor, "length length"]:
+    """True where the key is the query's own position or an earlier one (section 3.1).
+
+    Raises:
+        ValueError: for a length below 1.
+    """
+    require_positive(length=length)
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()

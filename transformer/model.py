@@ -1,0 +1,319 @@
+"""Made from book/10-model.md: edit the chapter, not this file."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from transformer.decoder import Decoder
+from transformer.embedding import TokenEmbedding, require_positive
+from transformer.encoder import Encoder
+from transformer.masks import causal_mask, padding_mask
+from transformer.multi_head import require_dropout
+from transformer.positional import PositionalEncoding
+
+__all__ = [
+    "TransformerConfig",
+    "Transformer",
+    "CHECKPOINT_FORMAT",
+    "CHECKPOINT_VERSION",
+    "save_checkpoint",
+    "load_checkpoint",
+    "from_torch",
+    "to_torch",
+]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Every choice that fixes a model's shape. The defaults are the paper's base model.
+
+    `tie_embeddings` shares one table between source, target and output (section 3.4);
+    `max_length` is the longest sequence, in tokens, that has positions.
+
+    Raises:
+        ValueError: naming the first field that no model could be built from.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    d_model: int = 512
+    num_heads: int = 8
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    norm_first: bool = False
+    tie_embeddings: bool = False
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+    max_length: int = 1024
+
+    def __post_init__(self) -> None:
+        require_positive(
+            source_vocab_size=self.source_vocab_size,
+            target_vocab_size=self.target_vocab_size,
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            num_encoder_layers=self.num_encoder_layers,
+            num_decoder_layers=self.num_decoder_layers,
+            d_ff=self.d_ff,
+            max_length=self.max_length,
+        )
+        require_dropout(self.dropout)
+        if self.d_model % 2:
+            raise ValueError(f"d_model must be even, got {self.d_model}")
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                "num_heads must divide d_model, "
+                f"got {self.num_heads} and {self.d_model}"
+            )
+        if self.tie_embeddings and self.source_vocab_size != self.target_vocab_size:
+            sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
+            raise ValueError(f"tied embeddings need one vocabulary, got sizes {sizes}")
+        special = (self.pad_id, self.bos_id, self.eos_id)
+        if len(set(special)) < 3 or not all(
+            0 <= i < self.target_vocab_size for i in special
+        ):
+            raise ValueError(
+                "pad_id, bos_id and eos_id must be three different ids in "
+                f"0..{self.target_vocab_size - 1}, got {special}"
+            )
+
+    @classmethod
+    def base(
+        cls, source_vocab_size: int, target_vocab_size: int, **overrides: Any
+    ) -> Self:
+        """The paper's base model (table 3)."""
+        return cls(source_vocab_size, target_vocab_size, **overrides)
+
+    @classmethod
+    def big(
+        cls, source_vocab_size: int, target_vocab_size: int, **overrides: Any
+    ) -> Self:
+        """The paper's big model (table 3)."""
+        sizes = {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3}
+        return cls(source_vocab_size, target_vocab_size, **(sizes | overrides))
+
+    @classmethod
+    def tiny(
+        cls, source_vocab_size: int, target_vocab_size: int, **overrides: Any
+    ) -> Self:
+        """A model for small corpora: 4 + 4 layers of width 128 (Wu et al. 2021)."""
+        sizes = {"d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3}
+        layers = {"num_encoder_layers": 4, "num_decoder_layers": 4}
+        return cls(source_vocab_size, target_vocab_size, **(sizes | layers | overrides))
+
+
+class Transformer(nn.Module):
+    """The model of *Attention Is All You Need*: an encoder, a decoder, one output map.
+
+    Raises:
+        ValueError: for token ids outside the vocabulary, of the wrong dtype, empty, or
+            longer than `config.max_length`.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, heads, d_ff = config.d_model, config.num_heads, config.d_ff
+        rest = config.dropout, config.norm_first
+        self.source_embedding = TokenEmbedding(config.source_vocab_size, width)
+        self.target_embedding = TokenEmbedding(config.target_vocab_size, width)
+        self.position = PositionalEncoding(width, config.dropout, config.max_length)
+        self.encoder = Encoder(width, heads, d_ff, config.num_encoder_layers, *rest)
+        self.decoder = Decoder(width, heads, d_ff, config.num_decoder_layers, *rest)
+        self.output = nn.Linear(width, config.target_vocab_size, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if config.tie_embeddings:
+            self.target_embedding = self.source_embedding
+            self.output.weight = self.source_embedding.table.weight
+
+    def encode(
+        self, source_ids: Int[Tensor, "batch source"]
+    ) -> Float[Tensor, "batch source d_model"]:
+        """Read the source once: the memory that every decoding step looks at."""
+        x = self.position(self.source_embedding(source_ids))
+        return self.encoder(x, padding_mask(source_ids, self.config.pad_id))
+
+    def decode(
+        self,
+        target_ids: Int[Tensor, "batch target"],
+        memory: Float[Tensor, "batch source d_model"],
+        source_mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch target d_model"]:
+        """What the decoder knows after each target token: that one and those before."""
+        x = self.position(self.target_embedding(target_ids))
+        may_see = causal_mask(target_ids.size(1), target_ids.device)
+        target_mask = may_see & padding_mask(target_ids, self.config.pad_id)
+        return self.decoder(x, memory, source_mask, target_mask)
+
+    def forward(
+        self,
+        source_ids: Int[Tensor, "batch source"],
+        target_ids: Int[Tensor, "batch target"],
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """A logit for every word that could follow each target token."""
+        source_mask = padding_mask(source_ids, self.config.pad_id)
+        return self.output(
+            self.decode(target_ids, self.encode(source_ids), source_mask)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write config and weights to one safetensors file, whole or not at all."""
+        save_checkpoint(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Transformer":
+        """Read a model that `save` wrote.
+
+        Raises:
+            ValueError: for a file that is missing, damaged, not ours or too new.
+        """
+        return load_checkpoint(Path(path))
+
+
+CHECKPOINT_FORMAT = "the-tested-transformer"
+CHECKPOINT_VERSION = "1"
+
+
+def save_checkpoint(model: Transformer, path: Path) -> None:
+    """Write beside `path`, then move into place: no reader ever sees half a file."""
+    from safetensors.torch import save
+
+    weights = {
+        name: weight.detach().contiguous() for name, weight in model.named_parameters()
+    }
+    metadata = {
+        "format": CHECKPOINT_FORMAT,
+        "version": CHECKPOINT_VERSION,
+        "config": json.dumps(dataclasses.asdict(model.config)),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=path.name, suffix=".part"
+    )
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(save(weights, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load_checkpoint(path: Path) -> Transformer:
+    """Check everything about the file before a model is handed out.
+
+    Raises:
+        ValueError: when the file is missing, damaged, not ours or of another version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+    if metadata.get("format") != CHECKPOINT_FORMAT:
+        raise ValueError(f"{path} is not a checkpoint of this package")
+    if metadata.get("version") != CHECKPOINT_VERSION:
+        version = metadata.get("version")
+        raise ValueError(
+            f"{path} has version {version!r}, expected {CHECKPOINT_VERSION!r}"
+        )
+    try:
+        config = TransformerConfig(**json.loads(metadata["config"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds a config that no model has: {error}") from None
+    with torch.device(
+        "meta"
+    ):  # shapes without memory, so that a false config costs nothing
+        wanted = {
+            name: weight.shape
+            for name, weight in Transformer(config).named_parameters()
+        }
+    if found.keys() != wanted.keys():
+        odd = sorted(found.keys() ^ wanted.keys())
+        raise ValueError(
+            f"{path} does not match its config: missing or unexpected {odd[0]}"
+        )
+    for name, weight in found.items():
+        if weight.shape != wanted[name] or not weight.is_floating_point():
+            got = f"{tuple(weight.shape)} of {weight.dtype}"
+            raise ValueError(
+                f"{path}: {name} should be {tuple(wanted[name])} floats, got {got}"
+            )
+        if not weight.isfinite().all():
+            raise ValueError(f"{path}: {name} holds a number that is not finite")
+    model = Transformer(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(found[name])
+    return model
+
+
+_TORCH_NAMES = (
+    ("self_attn", "self_attention"),
+    ("multihead_attn", "cross_attention"),
+    ("out_proj", "output_proj"),
+    ("linear1", "feed_forward.expand"),
+    ("linear2", "feed_forward.contract"),
+    ("norm1", "residuals.0.norm"),
+    ("norm2", "residuals.1.norm"),
+    ("norm3", "residuals.2.norm"),
+)
+_ROLES = ("query", "key", "value")
+
+
+def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the weights of a `torch.nn.Transformer` to those of our two stacks.
+
+    Takes its `state_dict()` and gives the `encoder.…` and `decoder.…` part of ours;
+    torch's class has neither embeddings nor an output map. Its packed query, key and
+    value projections come apart into three.
+    """
+    ours: dict[str, Tensor] = {}
+    for name, weight in state.items():
+        for torch_name, our_name in _TORCH_NAMES:
+            name = name.replace(torch_name, our_name)
+        layer, packed, kind = name.partition(".in_proj_")
+        names = [f"{layer}.{role}_proj.{kind}" for role in _ROLES] if packed else [name]
+        ours.update(zip(names, weight.chunk(len(names)), strict=True))
+    return ours
+
+
+def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The way back from `from_torch`: our stacks' weights under torch's names."""
+    theirs: dict[str, Tensor] = {}
+    for name, weight in state.items():
+        if not name.startswith(("encoder.", "decoder.")):
+            continue
+        layer, query, kind = name.partition(".query_proj.")
+        if query:
+            parts = [state[f"{layer}.{role}_proj.{kind}"] for role in _ROLES]
+            name, weight = f"{layer}.in_proj_{kind}", torch.cat(parts)
+        elif ".key_proj." in name or ".value_proj." in name:
+            continue
+        for torch_name, our_name in _TORCH_NAMES:
+            name = name.replace(our_name, torch_name)
+        theirs[name] = weight
+    return theirs

@@ -1,0 +1,111 @@
+"""Made from book/05-multi-head.md: edit the chapter, not this file."""
+
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer.attention import attention_weights, require_mask
+from transformer.embedding import require_positive
+
+__all__ = [
+    "require_dropout",
+    "KeysValues",
+    "MultiHeadAttention",
+]
+
+
+def require_dropout(dropout: float) -> None:
+    """Refuse a dropout rate outside [0, 1).
+
+    Raises:
+        ValueError: naming the rate.
+    """
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+
+
+class KeysValues(NamedTuple):
+    """What a sequence offers to queries, projected and split into heads."""
+
+    keys: Float[Tensor, "batch heads keys d_k"]
+    values: Float[Tensor, "batch heads keys d_k"]
+
+
+class MultiHeadAttention(nn.Module):
+    """Attend in `num_heads` subspaces of d_k = d_model / num_heads, section 3.2.2.
+
+    `dropout` falls on the attention weights, and only in training.
+
+    Raises:
+        ValueError: when num_heads does not divide d_model, a size is below 1, dropout
+            is outside [0, 1), or a mask does not fit.
+    """
+
+    def __init__(
+        self, d_model: int, num_heads: int, dropout: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__()
+        require_positive(d_model=d_model, num_heads=num_heads)
+        require_dropout(dropout)
+        if d_model % num_heads:
+            raise ValueError(
+                f"num_heads must divide d_model, got {num_heads} and {d_model}"
+            )
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.query_proj = nn.Linear(d_model, d_model, bias)
+        self.key_proj = nn.Linear(d_model, d_model, bias)
+        self.value_proj = nn.Linear(d_model, d_model, bias)
+        self.output_proj = nn.Linear(d_model, d_model, bias)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch queries d_model"],
+        key: Float[Tensor, "batch keys d_model"],
+        value: Float[Tensor, "batch keys d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        return self.attend(query, self.keys_values(key, value), mask)
+
+    def keys_values(
+        self,
+        key: Float[Tensor, "batch keys d_model"],
+        value: Float[Tensor, "batch keys d_model"],
+    ) -> KeysValues:
+        """Project and split what queries will look at; computed once, used often."""
+        return KeysValues(
+            self._split(self.key_proj(key)), self._split(self.value_proj(value))
+        )
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch queries d_model"],
+        keys_values: KeysValues,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Answer each query from keys and values that are projected already."""
+        queries = self._split(self.query_proj(query))
+        require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
+        dropout = self.dropout if self.training else 0.0
+        heads = F.scaled_dot_product_attention(queries, *keys_values, mask, dropout)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
+
+    def weights(
+        self,
+        query: Float[Tensor, "batch queries d_model"],
+        key: Float[Tensor, "batch keys d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """The attention weights of every head, for looking at."""
+        queries, keys = (
+            self._split(self.query_proj(query)),
+            self._split(self.key_proj(key)),
+        )
+        return attention_weights(queries, keys, mask)
+
+    def _split(
+        self, x: Float[Tensor, "batch length d_model"]
+    ) -> Float[Tensor, "batch heads length d_k"]:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)

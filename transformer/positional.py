@@ -1,0 +1,62 @@
+"""Made from book/06-positional.md: edit the chapter, not this file."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer.embedding import require_positive
+from transformer.multi_head import require_dropout
+
+__all__ = [
+    "sinusoids",
+    "PositionalEncoding",
+]
+
+
+def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
+    """Sines (even columns) and cosines (odd) of every position, section 3.5.
+
+    Columns 2i and 2i + 1 turn by 10000^(-2i / d_model) radians from one position to the
+    next: from a full turn in about six positions to one in tens of thousands.
+
+    Raises:
+        ValueError: for a size below 1 or an odd d_model.
+    """
+    require_positive(length=length, d_model=d_model)
+    if d_model % 2:
+        raise ValueError(
+            f"d_model must be even, a cosine for every sine, got {d_model}"
+        )
+    position = torch.arange(length, dtype=torch.float64)
+    rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angle = torch.outer(position, rate)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()
+
+
+class PositionalEncoding(nn.Module):
+    """Add the sinusoids of each position to its vector, then drop out (section 5.4).
+
+    Raises:
+        ValueError: when asked for positions beyond `max_length`, for an odd d_model, a
+            size below 1 or dropout outside [0, 1).
+    """
+
+    table: Float[Tensor, "max_length d_model"]
+
+    def __init__(
+        self, d_model: int, dropout: float = 0.0, max_length: int = 1024
+    ) -> None:
+        super().__init__()
+        require_dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("table", sinusoids(max_length, d_model), persistent=False)
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Treat the first vector of `x` as standing at position `start`."""
+        end = start + x.size(1)
+        if start < 0 or end > len(self.table):
+            last = len(self.table) - 1
+            raise ValueError(f"positions must lie in 0..{last}, got {start}..{end - 1}")
+        return self.dropout(x + self.table[start:end])
