@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -92,14 +92,14 @@ class TransformerConfig:
     @classmethod
     def base(
         cls, source_vocab_size: int, target_vocab_size: int, **overrides: Any
-    ) -> Self:
+    ) -> "TransformerConfig":
         """The paper's base model (table 3)."""
         return cls(source_vocab_size, target_vocab_size, **overrides)
 
     @classmethod
     def big(
         cls, source_vocab_size: int, target_vocab_size: int, **overrides: Any
-    ) -> Self:
+    ) -> "TransformerConfig":
         """The paper's big model (table 3)."""
         sizes = {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3}
         return cls(source_vocab_size, target_vocab_size, **(sizes | overrides))
@@ -107,7 +107,7 @@ class TransformerConfig:
     @classmethod
     def tiny(
         cls, source_vocab_size: int, target_vocab_size: int, **overrides: Any
-    ) -> Self:
+    ) -> "TransformerConfig":
         """A model for small corpora: 4 + 4 layers of width 128 (Wu et al. 2021)."""
         sizes = {"d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3}
         layers = {"num_encoder_layers": 4, "num_decoder_layers": 4}
@@ -167,10 +167,9 @@ class Transformer(nn.Module):
         target_ids: Int[Tensor, "batch target"],
     ) -> Float[Tensor, "batch target vocabulary"]:
         """A logit for every word that could follow each target token."""
+        memory = self.encode(source_ids)
         source_mask = padding_mask(source_ids, self.config.pad_id)
-        return self.output(
-            self.decode(target_ids, self.encode(source_ids), source_mask)
-        )
+        return self.output(self.decode(target_ids, memory, source_mask))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write config and weights to one safetensors file, whole or not at all."""

@@ -1,0 +1,84 @@
+# The Tested Transformer: `make` lists what can be made.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Which torch to install, before anything else can ask for another.
+TORCH ?= torch==2.13.0
+CONSTRAINTS ?= constraints.txt
+
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PY := $(BIN)/python
+INSTALLED := $(VENV)/.installed
+SITE := _build/html/index.html
+
+# Two chapters or two test files run side by side, one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+SHAPES := --jaxtyping-packages=transformer,beartype.beartype
+NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
+SPHINX := $(PY) -m jupyter_book.cli.main build . --builder html -W --keep-going -n
+
+.DEFAULT_GOAL := help
+.PHONY: help book site test lint units chapters browser lab sync weights clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+book: sync  ## run the chapters that changed (FRESH=1: all), render the book, say where it is
+	@$(MAKE) --no-print-directory site
+	@echo "The book is at $(SITE)"
+
+test: $(INSTALLED)  ## install what is missing and check everything
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory units
+	@$(MAKE) --no-print-directory chapters
+	@$(MAKE) --no-print-directory site
+	@$(MAKE) --no-print-directory browser
+
+lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(PY) tools/tangle.py --check
+	$(PY) tools/notebooks.py check
+
+units: $(INSTALLED)  ## the package's tests: first with every shape checked, then without
+	$(PYTEST) tests --ignore tests/test_site.py -n 2 --dist loadfile -m "not plain" $(SHAPES)
+	$(PYTEST) tests --ignore tests/test_site.py -m plain
+
+chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored
+	$(PYTEST) book/notebooks -n 2 --dist loadscope $(NBVAL)
+
+site: $(INSTALLED)
+	rm -rf _build
+	$(PY) tools/notebooks.py seed
+	$(SPHINX)
+
+browser: $(INSTALLED)  ## read the rendered book in a real browser
+	$(PY) tools/browser.py
+	$(PYTEST) tests/test_site.py
+
+lab: $(INSTALLED)  ## open the chapters in JupyterLab
+	$(BIN)/jupyter trust book/notebooks/*.ipynb
+	$(BIN)/jupyter lab --notebook-dir=book/notebooks
+
+sync: $(INSTALLED)  ## make the modules from the chapters; run the chapters that changed
+	$(PY) tools/tangle.py
+	$(PY) tools/notebooks.py write $(if $(FRESH),--all)
+
+weights: $(INSTALLED)  ## train the phrasebook translator that ships with the package
+	$(PY) -m transformer train-phrasebook --out transformer/weights/phrasebook.safetensors
+
+clean:  ## remove all that was made, the virtual environment included
+	rm -rf _build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
+	@echo "Installing into $(VENV): a few minutes the first time."
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade $(TORCH)
+	@echo "torch is in; now the rest."
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable ".[train,book,dev]"
+	@$(PY) -c "import pathlib; pathlib.Path('$(INSTALLED)').touch()"

@@ -1,0 +1,98 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import seeds
+from torch import nn
+
+from transformer import Encoder, EncoderLayer, FeedForward, Residual, from_torch
+
+
+def double(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@given(st.booleans(), st.integers(1, 4), st.booleans(), seeds)
+def test_equals_torch_with_copied_weights(norm_first, layers, padded, seed) -> None:
+    torch.manual_seed(seed)
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 12, 0.0, batch_first=True, norm_first=norm_first
+    )
+    final = nn.LayerNorm(8) if norm_first else None
+    theirs = nn.TransformerEncoder(layer, layers, final, enable_nested_tensor=False)
+    for parameter in theirs.parameters():  # the layers start as copies of one another
+        nn.init.normal_(parameter, std=0.5)
+    theirs.double()
+    ours = Encoder(8, 2, 12, layers, norm_first=norm_first).double()
+    ours.load_state_dict(from_torch(theirs.state_dict()))
+    may = torch.ones(3, 5, dtype=torch.bool)
+    if padded:
+        may[1, 3:] = may[2, 1:] = False
+    a = double(3, 5, 8).requires_grad_()
+    b = a.detach().clone().requires_grad_()
+    out = ours(a, may[:, None, None, :])
+    expected = theirs(b, src_key_padding_mask=~may)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-10)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    expected.backward(grad)
+    torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-10)
+    grads = {name: p.grad for name, p in theirs.named_parameters()}
+    for name, grad in from_torch(grads).items():
+        torch.testing.assert_close(
+            ours.get_parameter(name).grad, grad, rtol=0, atol=1e-10
+        )
+
+
+def test_feed_forward_is_the_same_map_at_every_position() -> None:
+    feed_forward = FeedForward(6, 10).double()
+    x = double(2, 4, 6)
+    conv1, conv2 = nn.Conv1d(6, 10, 1).double(), nn.Conv1d(10, 6, 1).double()
+    with torch.no_grad():
+        for conv, linear in (
+            (conv1, feed_forward.expand),
+            (conv2, feed_forward.contract),
+        ):
+            conv.weight.copy_(linear.weight[..., None])
+            conv.bias.copy_(linear.bias)
+    expected = conv2(conv1(x.transpose(1, 2)).relu()).transpose(1, 2)
+    torch.testing.assert_close(feed_forward(x), expected)
+
+
+def test_post_norm_normalises_the_sum_and_pre_norm_what_goes_in() -> None:
+    x = 5 + 3 * double(2, 4, 6)
+    post = Residual(6).double()
+    pre = Residual(6, norm_first=True).double()
+
+    def shout(y: torch.Tensor) -> torch.Tensor:
+        return 10 * y
+
+    norm = nn.functional.layer_norm
+    torch.testing.assert_close(post(x, shout), norm(11 * x, (6,)))
+    torch.testing.assert_close(pre(x, shout), x + 10 * norm(x, (6,)))
+
+
+def test_dropout_falls_on_the_sublayer_alone() -> None:
+    residual = Residual(50, dropout=0.5, norm_first=True).train()
+    x = torch.randn(1, 20, 50)
+    change = residual(x, torch.ones_like) - x
+    kept = change > 1
+    assert 0.4 < kept.float().mean() < 0.6
+    torch.testing.assert_close(change[kept], torch.full_like(change[kept], 2.0))
+    torch.testing.assert_close(change[~kept], torch.zeros_like(change[~kept]))
+
+
+@given(st.booleans(), st.integers(1, 3), seeds)
+def test_without_positions_order_is_invisible(norm_first, layers, seed) -> None:
+    torch.manual_seed(seed)
+    encoder = Encoder(8, 2, 12, layers, norm_first=norm_first).double().eval()
+    x, order = double(2, 6, 8), torch.randperm(6)
+    torch.testing.assert_close(encoder(x[:, order]), encoder(x)[:, order])
+
+
+def test_layers_own_their_parameters() -> None:
+    encoder = Encoder(8, 2, 12, num_layers=3)
+    one = sum(p.numel() for p in EncoderLayer(8, 2, 12).parameters())
+    assert sum(p.numel() for p in encoder.parameters()) == 3 * one
+    with torch.no_grad():
+        encoder.layers[0].feed_forward.expand.weight.zero_()
+    assert encoder.layers[1].feed_forward.expand.weight.abs().sum() > 0

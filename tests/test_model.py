@@ -1,0 +1,261 @@
+import json
+import os
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from strategies import models, seeds, token_ids
+from torch import nn
+
+from transformer import Transformer, TransformerConfig, from_torch, padding_mask
+from transformer.model import to_torch
+
+
+def small(**overrides) -> TransformerConfig:
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12}
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 1}
+    return TransformerConfig(13, 13, **(sizes | layers | overrides))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(TransformerConfig.base, 63_082_496), (TransformerConfig.big, 214_245_376)],
+)
+def test_parameters_of_the_paper(size, expected) -> None:
+    with torch.device("meta"):
+        model = Transformer(size(37_000, 37_000, tie_embeddings=True))
+    assert sum(p.numel() for p in model.parameters()) == expected
+
+
+def test_tying_shares_one_table() -> None:
+    model = Transformer(small(tie_embeddings=True))
+    with torch.no_grad():
+        model.source_embedding.table.weight[5] = 7.0
+    assert (model.target_embedding.table.weight[5] == 7).all()
+    assert (model.output.weight[5] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)]
+)
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_stacks_equal_torch(dtype, tolerance, norm_first, padded, causal) -> None:
+    theirs = nn.Transformer(
+        8, 2, 2, 1, 12, dropout=0.0, batch_first=True, norm_first=norm_first
+    ).to(dtype)
+    for parameter in theirs.parameters():  # biases and norms at work, too
+        nn.init.normal_(parameter, std=0.3)
+    if not norm_first:  # the paper's stacks end without another norm
+        theirs.encoder.norm = theirs.decoder.norm = None
+    ours = Transformer(small(norm_first=norm_first, dropout=0.0)).to(dtype)
+    state = theirs.state_dict()
+    rest = ours.load_state_dict(from_torch(state), strict=False)
+    assert rest.unexpected_keys == []
+    assert all("embedding" in k or "output." in k for k in rest.missing_keys)
+    back = to_torch(ours.state_dict())
+    assert back.keys() == state.keys()
+    assert all(back[name].equal(state[name]) for name in state)
+
+    may = torch.ones(3, 5, dtype=torch.bool)
+    if padded:
+        may[1, 3:] = may[2, 1:] = False
+    mask = torch.ones(4, 4, dtype=torch.bool).tril() if causal else None
+    a = [torch.randn(3, n, 8, dtype=dtype, requires_grad=True) for n in (5, 4)]
+    b = [x.detach().clone().requires_grad_() for x in a]
+    seen = may[:, None, None, :]
+    out = ours.decoder(a[1], ours.encoder(a[0], seen), seen, mask)
+    expected = theirs(
+        *b,
+        tgt_mask=None if mask is None else ~mask,
+        src_key_padding_mask=~may,
+        memory_key_padding_mask=~may,
+    )
+    torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    expected.backward(grad)
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=tolerance)
+    grads = from_torch({name: p.grad for name, p in theirs.named_parameters()})
+    for name, grad in grads.items():
+        torch.testing.assert_close(
+            ours.get_parameter(name).grad, grad, rtol=0, atol=tolerance
+        )
+
+
+@given(models(), token_ids(), token_ids(), st.booleans(), seeds)
+def test_the_past_does_not_change_with_the_future(
+    model, source, target, train, seed
+) -> None:
+    source = source[:1].expand(len(target), -1)
+    model.train(train)
+    for dropout in model.modules():
+        if isinstance(dropout, nn.Dropout):
+            dropout.p = 0.0  # the same noise twice would hide nothing, yet differ
+    with torch.no_grad():
+        before = model(source, target)
+        for at in range(target.size(1)):
+            torch.manual_seed(seed)
+            other = target.clone()
+            other[:, at:] = torch.randint(3, 13, other[:, at:].shape)
+            torch.testing.assert_close(model(source, other)[:, :at], before[:, :at])
+
+
+@given(models(), token_ids(padded=True), token_ids(), st.integers(1, 3))
+def test_more_padding_changes_nothing(model, source, target, extra) -> None:
+    target = target[:1].expand(len(source), -1)
+    more = nn.functional.pad(source, (0, extra))
+    with torch.no_grad():
+        torch.testing.assert_close(model(more, target), model(source, target))
+        longer = nn.functional.pad(target, (0, extra))
+        out = model(source, longer)[:, : target.size(1)]
+        torch.testing.assert_close(out, model(source, target))
+
+
+@given(models(), token_ids(padded=True), token_ids())
+def test_company_in_the_batch_does_not_matter(model, source, target) -> None:
+    target = target[:1].expand(len(source), -1)
+    with torch.no_grad():
+        together = model(source, target)
+        for row, ids in enumerate(source):
+            alone = model(ids[ids != 0][None], target[row : row + 1])
+            torch.testing.assert_close(together[row : row + 1], alone)
+
+
+@given(models(), token_ids(padded=True), token_ids())
+def test_forward_is_encode_then_decode(model, source, target) -> None:
+    target = target[:1].expand(len(source), -1)
+    mask = padding_mask(source, 0)
+    with torch.no_grad():
+        hidden = model.decode(target, model.encode(source), mask)
+        assert model.output(hidden).equal(model(source, target))
+
+
+def test_a_source_of_padding_alone_poisons_nothing() -> None:
+    model = Transformer(small())
+    source = torch.tensor([[0, 0, 0], [4, 5, 0]])
+    logits = model(source, torch.tensor([[1, 3], [1, 3]]))
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_saved_model_comes_back_whole(tmp_path, tied) -> None:
+    model = Transformer(small(tie_embeddings=tied)).eval()
+    path = tmp_path / "new" / "model.safetensors"
+    model.save(path)
+    again = Transformer.load(path).eval()
+    assert again.config == model.config
+    ids = torch.tensor([[3, 4, 5]])
+    assert again(ids, ids).equal(model(ids, ids))
+    assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "model.safetensors"
+    Transformer(small()).save(path)
+    before = path.read_bytes()
+
+    def full(*_) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        Transformer(small()).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_missing_checkpoint(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"no checkpoint at .*nowhere"):
+        Transformer.load(tmp_path / "nowhere.safetensors")
+
+
+def test_a_checkpoint_cut_short_anywhere(tmp_path) -> None:
+    path = tmp_path / "model.safetensors"
+    Transformer(small()).save(path)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), max(1, len(whole) // 100)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="not a whole safetensors file"):
+            Transformer.load(path)
+
+
+def rewrite(path, change) -> None:
+    """Save a good checkpoint, then change its metadata or tensors."""
+    Transformer(small()).save(path)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    change(metadata, tensors)
+    save_file(tensors, path, metadata)
+
+
+def drop(tensors) -> None:
+    del tensors["output.weight"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m, t: m.clear(), "not a checkpoint of this package"),
+        (lambda m, t: m.update(format="x"), "not a checkpoint of this package"),
+        (lambda m, t: m.update(version="99"), "version '99', expected '1'"),
+        (lambda m, t: m.pop("config"), "no model has"),
+        (lambda m, t: m.update(config="{"), "no model has"),
+        (lambda m, t: m.update(config='{"d_model": 8}'), "no model has"),
+        (lambda m, t: m.update(config="[]"), "no model has"),
+        (
+            lambda m, t: m.update(
+                config=json.dumps(json.loads(m["config"]) | {"d_ff": 99})
+            ),
+            "should be",
+        ),
+        (lambda m, t: drop(t), "missing or unexpected output.weight"),
+        (
+            lambda m, t: t.update(extra=torch.ones(1)),
+            "missing or unexpected extra",
+        ),
+        (
+            lambda m, t: t.update({"output.weight": torch.ones(2, 2)}),
+            r"output.weight should be \(13, 8\)",
+        ),
+        (
+            lambda m, t: t.update(
+                {"output.weight": torch.ones(13, 8, dtype=torch.int64)}
+            ),
+            "int64",
+        ),
+        (
+            lambda m, t: t["output.weight"].fill_(float("nan")),
+            "output.weight holds a number that is not finite",
+        ),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit(tmp_path, change, message) -> None:
+    path = tmp_path / "model.safetensors"
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=message):
+        Transformer.load(path)
+
+
+def test_a_file_of_something_else(tmp_path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("Dear reader, " * 40)
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        Transformer.load(path)
+
+
+def test_presets_take_overrides() -> None:
+    config = TransformerConfig.tiny(100, 120, dropout=0.0, num_heads=2)
+    assert (config.d_model, config.num_heads, config.dropout) == (128, 2, 0.0)
+    assert TransformerConfig.big(10, 10).d_ff == 4096
+    assert TransformerConfig.base(10, 10) == TransformerConfig(10, 10)

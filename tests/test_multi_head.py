@@ -1,0 +1,137 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import lengths, seeds
+from torch import nn
+
+from transformer import MultiHeadAttention, scaled_dot_product_attention
+from transformer.multi_head import KeysValues
+
+heads_and_width = st.sampled_from([(1, 4), (2, 4), (2, 6), (4, 8), (3, 12)])
+
+
+def double(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def separate_heads(attention, query, key, value, mask=None) -> torch.Tensor:
+    """Each head on its own, with its own rows of the projections."""
+    d_model = query.size(-1)
+    d_k = d_model // attention.num_heads
+    outputs = []
+    for head in range(attention.num_heads):
+        rows = slice(head * d_k, (head + 1) * d_k)
+        q, k, v = (
+            x @ proj.weight[rows].T + proj.bias[rows]
+            for x, proj in (
+                (query, attention.query_proj),
+                (key, attention.key_proj),
+                (value, attention.value_proj),
+            )
+        )
+        outputs.append(scaled_dot_product_attention(q, k, v, mask))
+    return attention.output_proj(torch.cat(outputs, dim=-1))
+
+
+@given(heads_and_width, lengths, lengths, seeds)
+def test_equals_separate_heads(sizes, queries, keys, seed) -> None:
+    torch.manual_seed(seed)
+    heads, d_model = sizes
+    attention = MultiHeadAttention(d_model, heads).double()
+    query, key, value = (double(2, n, d_model) for n in (queries, keys, keys))
+    mask = torch.rand(queries, keys) < 0.7
+    torch.testing.assert_close(
+        attention(query, key, value, mask),
+        separate_heads(attention, query, key, value, mask),
+    )
+
+
+@given(heads_and_width, lengths, lengths, seeds, st.booleans())
+def test_equals_torch_with_copied_weights(sizes, queries, keys, seed, bias) -> None:
+    torch.manual_seed(seed)
+    heads, d_model = sizes
+    theirs = nn.MultiheadAttention(d_model, heads, bias=bias, batch_first=True).double()
+    ours = MultiHeadAttention(d_model, heads, bias=bias).double()
+    names = ("weight", "bias") if bias else ("weight",)
+    with torch.no_grad():
+        for name in names:
+            packed = getattr(theirs, f"in_proj_{name}")
+            projections = (ours.query_proj, ours.key_proj, ours.value_proj)
+            for proj, part in zip(projections, packed.chunk(3), strict=True):
+                getattr(proj, name).copy_(part)
+            source = getattr(theirs.out_proj, name)
+            getattr(ours.output_proj, name).copy_(source)
+    tensors = [double(2, n, d_model) for n in (queries, keys, keys)]
+    a = [x.clone().requires_grad_() for x in tensors]
+    b = [x.clone().requires_grad_() for x in tensors]
+    mask = torch.rand(queries, keys) < 0.7
+    mask[:, 0] = True  # torch's class gives NaN for a row without keys
+    out = ours(*a, mask)
+    expected, weights = theirs(*b, attn_mask=~mask, average_attn_weights=False)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours.weights(*a[:2], mask), weights, rtol=0, atol=1e-10)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    expected.backward(grad)
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=1e-10)
+
+
+@given(heads_and_width, lengths, lengths, seeds)
+def test_weights_explain_the_output(sizes, queries, keys, seed) -> None:
+    torch.manual_seed(seed)
+    heads, d_model = sizes
+    attention = MultiHeadAttention(d_model, heads).double()
+    query, key = double(2, queries, d_model), double(2, keys, d_model)
+    mask = torch.rand(2, 1, queries, keys) < 0.7
+    values = attention.keys_values(key, key).values
+    mixed = attention.weights(query, key, mask) @ values
+    torch.testing.assert_close(
+        attention.output_proj(mixed.transpose(1, 2).flatten(2)),
+        attention(query, key, key, mask),
+    )
+
+
+def test_heads_permuted_with_their_slices_change_nothing() -> None:
+    attention = MultiHeadAttention(12, 3).double()
+    x = double(2, 5, 12)
+    before = attention(x, x, x)
+    order = torch.tensor([2, 0, 1])
+    rows = (order[:, None] * 4 + torch.arange(4)).flatten()
+    with torch.no_grad():
+        for proj in (attention.query_proj, attention.key_proj, attention.value_proj):
+            proj.weight.copy_(proj.weight[rows].clone())
+            proj.bias.copy_(proj.bias[rows].clone())
+        attention.output_proj.weight.copy_(
+            attention.output_proj.weight[:, rows].clone()
+        )
+    torch.testing.assert_close(attention(x, x, x), before)
+
+
+def test_keys_and_values_can_be_appended_one_at_a_time() -> None:
+    attention = MultiHeadAttention(8, 2).double()
+    x = double(2, 5, 8)
+    whole = attention.keys_values(x, x)
+    past = attention.keys_values(x[:, :1], x[:, :1])
+    for at in range(1, 5):
+        new = attention.keys_values(x[:, at : at + 1], x[:, at : at + 1])
+        both = zip(past, new, strict=True)
+        past = KeysValues(*(torch.cat(pair, dim=-2) for pair in both))
+    torch.testing.assert_close(attention.attend(x, past), attention.attend(x, whole))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+def test_the_number_of_parameters_does_not_depend_on_heads(heads) -> None:
+    attention = MultiHeadAttention(16, heads)
+    count = sum(p.numel() for p in attention.parameters())
+    assert count == 4 * (16 * 16 + 16)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    attention = MultiHeadAttention(8, 2, dropout=0.5)
+    x = torch.randn(1, 6, 8)
+    calm = attention.eval()(x, x, x)
+    assert attention(x, x, x).equal(calm)
+    attention.train()
+    assert not attention(x, x, x).allclose(calm)

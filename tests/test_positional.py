@@ -1,0 +1,61 @@
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer import PositionalEncoding, sinusoids
+
+widths = st.integers(1, 16).map(lambda half: 2 * half)
+
+
+@given(st.integers(1, 50), widths)
+def test_every_entry_is_the_papers_formula(length, d_model) -> None:
+    table = sinusoids(length, d_model)
+    for position in {0, length // 2, length - 1}:
+        for pair in range(d_model // 2):
+            angle = position / 10_000 ** (2 * pair / d_model)
+            assert math.isclose(
+                table[position, 2 * pair].item(), math.sin(angle), abs_tol=1e-6
+            )
+            assert math.isclose(
+                table[position, 2 * pair + 1].item(), math.cos(angle), abs_tol=1e-6
+            )
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 20), widths)
+def test_similarity_depends_on_distance_alone(p, q, shift, d_model) -> None:
+    table = sinusoids(128, d_model)
+    torch.testing.assert_close(
+        table[p] @ table[q], table[p + shift] @ table[q + shift], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_start_continues_where_the_sequence_stopped() -> None:
+    encode = PositionalEncoding(8)
+    x = torch.randn(2, 6, 8)
+    pieces = [encode(x[:, at : at + 1], start=at) for at in range(6)]
+    assert torch.cat(pieces, dim=1).equal(encode(x))
+
+
+def test_the_same_word_differs_by_place_and_only_by_its_encoding() -> None:
+    encode = PositionalEncoding(8)
+    word = torch.randn(8)
+    out = encode(word.expand(1, 5, 8))[0]
+    torch.testing.assert_close(out - word, sinusoids(5, 8))
+
+
+def test_dropout_falls_on_the_sum_in_training_only() -> None:
+    encode = PositionalEncoding(64, dropout=0.5)
+    x = torch.ones(1, 10, 64)
+    clean = encode.eval()(x)
+    noisy = encode.train()(x)
+    dropped = noisy == 0
+    assert 0.3 < dropped.float().mean() < 0.7
+    torch.testing.assert_close(noisy[~dropped], 2 * clean[~dropped])
+
+
+def test_the_table_is_no_parameter_and_is_not_saved() -> None:
+    encode = PositionalEncoding(8)
+    assert list(encode.parameters()) == []
+    assert encode.state_dict() == {}
