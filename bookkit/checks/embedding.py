@@ -1,0 +1,137 @@
+"""Checks for the exercises of chapter 2, How does a word become a vector?"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bookkit.exercises import Verdict, exercise, right, wrong
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a.double(), b.double(), atol=1e-4)
+
+
+@exercise
+def check_scores(output_scores: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
+    """Exercise: score every word of the vocabulary with the tied table."""
+    draw = torch.Generator().manual_seed(2)
+    hidden = torch.randn(2, 3, 16, generator=draw)
+    table = torch.randn(7, 16, generator=draw)
+    answer = output_scores(hidden, table)
+    if not isinstance(answer, Tensor):
+        return wrong(f"A tensor of scores is wanted, got {type(answer).__name__}.")
+    scores = hidden @ table.T
+    if _close(answer, scores):
+        return right("One dot product with each row: h times E transposed.")
+    if _close(answer, scores * 16**0.5):
+        return wrong(
+            "You multiplied by √d_model. That factor belongs to the way in; the output "
+            "uses the rows as stored."
+        )
+    if _close(answer, scores / 16**0.5):
+        return wrong(
+            "You divided by √d_model. Attention does that to its scores; the output "
+            "map uses the rows as stored."
+        )
+    if _close(answer, scores.softmax(-1)) or _close(answer, scores.log_softmax(-1)):
+        return wrong(
+            "You applied a softmax. Scores are wanted; the loss applies its own."
+        )
+    cosine = F.normalize(hidden, dim=-1) @ F.normalize(table, dim=-1).T
+    if _close(answer, cosine):
+        return wrong(
+            "These are cosines. The output map is the plain dot product: lengths count."
+        )
+    if _close(answer, hidden @ F.normalize(table, dim=-1).T):
+        return wrong("You normalised the rows. The output map uses them as stored.")
+    if _close(answer, scores.argmax(-1)):
+        return wrong("You chose the best word. The score of every word is wanted.")
+    if answer.shape != scores.shape:
+        return wrong(
+            "The shape should be (batch, length, vocabulary) = (2, 3, 7), got "
+            f"{tuple(answer.shape)}: multiply by the table transposed."
+        )
+    return wrong("The shape is right, but a score is not the dot product of h and row.")
+
+
+@exercise
+def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> Verdict:
+    """Exercise: the ids of the rows with the largest cosine, without the word."""
+    # Row 1 points almost where row 0 points; row 2 is long, row 3 is opposite.
+    table = torch.tensor(
+        [[1.0, 0.0], [0.9, 0.1], [30.0, 30.0], [-1.0, 0.0], [0.0, 0.5], [0.4, -0.1]]
+    )
+    answer = most_similar(0, table, 3)
+    found = [int(number) for number in answer]
+    if found == [1, 5, 2]:
+        # and another word, so that a constant answer is not enough
+        if [int(number) for number in most_similar(3, table, 2)] == [4, 2]:
+            return right("Directions compared, lengths ignored, the word left out.")
+        return wrong("Right for word 0, but not for word 3: is the id used?")
+    if found[:1] == [0]:
+        return wrong(
+            "You list the word itself, whose cosine with itself is always 1. "
+            "Leave it out."
+        )
+    if found == [2, 1, 5]:
+        return wrong(
+            "You compared dot products: the long row 2 wins by its length, not by its "
+            "direction. Divide by both lengths."
+        )
+    if found == [1, 5, 4]:
+        return wrong(
+            "You compared distances: the long row 2 is far away, yet its direction is "
+            "near. The cosine ignores lengths."
+        )
+    if found[:1] == [3]:
+        return wrong("You list the least similar first: sort from the largest cosine.")
+    if sorted(found) == [1, 2, 5]:
+        return wrong("These are the right rows in the wrong order: most similar first.")
+    if len(found) != 3:
+        return wrong(f"count=3 asks for three ids, got {len(found)}.")
+    return wrong(f"For word 0 the three nearest are 1, 5, 2; you gave {found}.")
+
+
+@exercise
+def check_saving(saving: int) -> Verdict:
+    """Exercise: parameters saved by tying three tables of the big model."""
+    table = 37_000 * 1024
+    if saving == 2 * table:
+        return right(f"Three tables become one: 2 × {table:,} = {saving:,} saved.")
+    if saving == 3 * table:
+        return wrong("That is what three tables hold. One of them stays.")
+    if saving == table:
+        return wrong(
+            "That is one table of the big model, or the saving of the base model. "
+            "Source, target and output had a table each, and one stays."
+        )
+    if saving in (37_000, 2 * 37_000):
+        return wrong("That counts rows. Each row holds d_model numbers.")
+    return wrong("Count the numbers in one table, rows times columns, then the tables.")
+
+
+@exercise
+def check_nothing(prediction: str) -> Verdict:
+    """Exercise: what an untrained tied model without layers predicts."""
+    draw = torch.Generator().manual_seed(3)
+    table = torch.randn(1000, 512, generator=draw) * 512**-0.5
+    echoes = ((512**0.5 * table @ table.T).argmax(-1) == torch.arange(1000)).sum()
+    choice = " ".join(str(prediction).lower().split())
+    if choice in ("the same word", "same word", "same"):
+        return right(
+            f"Tried with 1000 words: {echoes} of them are echoed, since a row's "
+            "product with itself is its squared length."
+        )
+    if choice in ("a random word", "random word", "random"):
+        return wrong(
+            "The table is random, yet the same one stands at both ends: compare a "
+            "row's product with itself and with another row."
+        )
+    if choice in ("the most frequent word", "most frequent word", "most frequent"):
+        return wrong(
+            "An untrained table has not seen how frequent a word is. What is a row's "
+            "product with itself?"
+        )
+    return wrong('Answer "the same word", "a random word" or "the most frequent word".')

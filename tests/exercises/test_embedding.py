@@ -1,0 +1,102 @@
+"""The exercises of chapter 2: right answers pass, likely wrong ones are named."""
+
+import pytest
+from torch.nn import functional as F
+
+from bookkit.checks.embedding import (
+    check_nothing,
+    check_saving,
+    check_scores,
+    check_similar,
+)
+
+
+def cosines(word_id, table):
+    directions = F.normalize(table, dim=1)
+    return directions @ directions[word_id]
+
+
+def most_similar(word_id, table, count):
+    order = cosines(word_id, table).argsort(descending=True).tolist()
+    return [number for number in order if number != word_id][:count]
+
+
+def by_dot(word_id, table, count):
+    order = (table @ table[word_id]).argsort(descending=True).tolist()
+    return [number for number in order if number != word_id][:count]
+
+
+def by_distance(word_id, table, count):
+    order = (table - table[word_id]).norm(dim=1).argsort().tolist()
+    return [number for number in order if number != word_id][:count]
+
+
+def with_itself(word_id, table, count):
+    return cosines(word_id, table).argsort(descending=True).tolist()[:count]
+
+
+def least_first(word_id, table, count):
+    return cosines(word_id, table).argsort().tolist()[:count]
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (check_scores, lambda hidden, table: hidden @ table.T),
+        (check_similar, most_similar),
+        (check_saving, 2 * 37_000 * 1024),
+        (check_nothing, "the same word"),
+    ],
+)
+def test_the_model_solution_is_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "named"),
+    [
+        (check_scores, lambda h, t: h @ t.T * 4, "√d_model"),
+        (check_scores, lambda h, t: h @ t.T / 4, "divided by √d_model"),
+        (check_scores, lambda h, t: (h @ t.T).softmax(-1), "softmax"),
+        (check_scores, lambda h, t: (h @ t.T).argmax(-1), "best word"),
+        (
+            check_scores,
+            lambda h, t: F.normalize(h, dim=-1) @ F.normalize(t, dim=-1).T,
+            "cosines",
+        ),
+        (check_scores, lambda h, t: h @ F.normalize(t, dim=-1).T, "normalised"),
+        (check_scores, lambda h, t: t @ h.transpose(1, 2), "transposed"),
+        (check_scores, lambda h, t: h @ t, "RuntimeError"),
+        (check_similar, by_dot, "dot products"),
+        (check_similar, by_distance, "distances"),
+        (check_similar, with_itself, "the word itself"),
+        (check_similar, least_first, "least similar first"),
+        (check_similar, lambda word_id, table, count: [1, 5, 2], "word 3"),
+        (check_similar, lambda word_id, table, count: [1, 5], "three ids"),
+        (check_similar, lambda word_id, table, count: [5, 1, 2], "wrong order"),
+        (check_saving, 3 * 37_000 * 1024, "One of them stays"),
+        (check_saving, 37_000 * 1024, "one table of the big model"),
+        (check_saving, 2 * 37_000, "rows"),
+        (check_nothing, "a random word", "both ends"),
+        (check_nothing, "the most frequent word", "frequent"),
+        (check_nothing, "none", "Answer"),
+    ],
+)
+def test_a_wrong_answer_is_named(check, answer, named):
+    verdict = repr(check(answer))
+    assert verdict.startswith("✗")
+    assert named in verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (check_scores, ...),
+        (check_scores, lambda hidden, table: ...),
+        (check_similar, lambda word_id, table, count: None),
+        (check_saving, ...),
+        (check_nothing, ...),
+    ],
+)
+def test_no_answer_is_not_wrong(check, answer):
+    assert repr(check(answer)).startswith("○")
