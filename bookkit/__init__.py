@@ -1,0 +1,18 @@
+"""What the book draws and checks with. The Transformer itself is in `transformer`."""
+
+from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.figures import begin, heatmap, show
+from bookkit.latex import matrix, show_math
+
+__all__ = [
+    "Verdict",
+    "begin",
+    "exercise",
+    "heatmap",
+    "matrix",
+    "right",
+    "show",
+    "show_math",
+    "unanswered",
+    "wrong",
+]

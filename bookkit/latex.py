@@ -1,0 +1,21 @@
+"""Matrices from the run, typeset."""
+
+from IPython.display import Math, display
+from torch import Tensor
+
+
+def matrix(values: Tensor, digits: int = 2) -> str:
+    """LaTeX for a vector (as a row) or a matrix, each number rounded to `digits`."""
+    rows = values.detach().reshape(-1, values.size(-1)).tolist()
+
+    def number(x: float) -> str:
+        text = f"{x:.{digits}f}"
+        return text.removeprefix("-") if float(text) == 0 else text
+
+    body = r" \\ ".join(" & ".join(number(x) for x in row) for row in rows)
+    return rf"\begin{{bmatrix}} {body} \end{{bmatrix}}"
+
+
+def show_math(latex: str) -> None:
+    """Display a formula as mathematics."""
+    display(Math(latex))

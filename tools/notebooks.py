@@ -1,0 +1,167 @@
+"""Keep book/notebooks/*.ipynb in step with the chapters book/NN-*.md.
+
+python tools/notebooks.py write [NN …] [--all]   run what changed; store outputs
+python tools/notebooks.py check                  fail where the two disagree
+python tools/notebooks.py seed                   hand stored outputs to the build
+"""
+
+import argparse
+import hashlib
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parent.parent
+CELL_LIMIT = 600  # seconds that one cell may run
+
+
+def chapters(root: Path) -> list[Path]:
+    """The chapters of the book, in reading order."""
+    return sorted((root / "book").glob("[0-9][0-9]-*.md"))
+
+
+def stored(chapter: Path) -> Path:
+    """Where the chapter's notebook lies."""
+    return chapter.parent / "notebooks" / f"{chapter.stem}.ipynb"
+
+
+def unrun(chapter: Path) -> NotebookNode:
+    """The chapter as a notebook without outputs.
+
+    A cell's id comes from what it says, so that an edit elsewhere leaves it alone.
+    """
+    notebook = jupytext.read(chapter, fmt="md:myst")
+    seen: Counter[str] = Counter()
+    for cell in notebook.cells:
+        said = f"{cell.cell_type}\0{cell.source}"
+        digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+        cell.id = f"{digest}-{seen[digest]}"
+        seen[digest] += 1
+    notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def read(path: Path) -> NotebookNode | None:
+    """A stored notebook, or None where there is none that can be read."""
+    try:
+        return nbformat.read(path, 4)
+    except (FileNotFoundError, nbformat.reader.NotJSONError, nbformat.ValidationError):
+        return None
+
+
+def text_of(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
+    """All of a notebook that its chapter decides."""
+    return [
+        (cell.id, cell.cell_type, cell.source, repr(sorted(cell.metadata.items())))
+        for cell in notebook.cells
+    ]
+
+
+def complaint(chapter: Path) -> str | None:
+    """Why the stored notebook cannot stand for the chapter, if it cannot."""
+    notebook = read(stored(chapter))
+    if notebook is None:
+        return "has no notebook"
+    if text_of(notebook) != text_of(unrun(chapter)):
+        return "was edited and not run again"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if any(cell.execution_count is None for cell in code):
+        return "has cells that never ran"
+    for cell in code:
+        for output in cell.outputs:
+            if output.output_type == "error":
+                return f"holds an error: {output.ename}: {output.evalue}"
+    return None
+
+
+def run(chapter: Path) -> NotebookNode:
+    """The chapter, run from top to bottom in a fresh kernel."""
+    notebook = unrun(chapter)
+    folder = {"metadata": {"path": str(stored(chapter).parent)}}
+    client = NotebookClient(
+        notebook, timeout=CELL_LIMIT, record_timing=False, resources=folder
+    )
+    client.execute()
+    notebook.metadata.pop("language_info", None)
+    return notebook
+
+
+def write(root: Path, numbers: list[str], everything: bool) -> int:
+    """Run the chapters that need it; a chapter that fails keeps its old notebook."""
+    wanted = [c for c in chapters(root) if not numbers or c.stem[:2] in numbers]
+    stale = [c for c in wanted if everything or numbers or complaint(c)]
+    (root / "book" / "notebooks").mkdir(exist_ok=True)
+    failed = 0
+    for count, chapter in enumerate(stale, 1):
+        print(f"[{count}/{len(stale)}] {chapter.stem} … ", end="", flush=True)
+        start = time.monotonic()
+        try:
+            notebook = run(chapter)
+        except CellExecutionError as error:
+            print("failed", flush=True)
+            print(error, file=sys.stderr)
+            failed = 1
+            continue
+        whole = stored(chapter).with_suffix(".part")
+        nbformat.write(notebook, whole)
+        whole.replace(stored(chapter))
+        print(f"{time.monotonic() - start:.0f} s", flush=True)
+    return failed
+
+
+def check(root: Path) -> int:
+    """Name every chapter whose notebook is stale, and notebooks without a chapter."""
+    found = [
+        f"{c.relative_to(root)} {why}" for c in chapters(root) if (why := complaint(c))
+    ]
+    known = {stored(chapter) for chapter in chapters(root)}
+    for path in sorted((root / "book" / "notebooks").glob("*.ipynb")):
+        if path not in known:
+            found.append(f"{path.relative_to(root)} has no chapter")
+    for line in found:
+        print(line, file=sys.stderr)
+    if found:
+        print("Run: python tools/notebooks.py write", file=sys.stderr)
+    return 1 if found else 0
+
+
+def seed(root: Path) -> int:
+    """Fill the build's cache, so that it renders stored outputs and runs nothing."""
+    from jupyter_cache import get_cache
+
+    folder = root / "_build" / ".jupyter_cache"
+    shutil.rmtree(folder, ignore_errors=True)
+    cache = get_cache(folder)
+    for chapter in chapters(root):
+        path = str(stored(chapter).resolve())
+        cache.cache_notebook_file(path, check_validity=False, overwrite=True)
+    return 0
+
+
+def main() -> int:
+    """Read the command line and do what it says."""
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("command", choices=("write", "check", "seed"))
+    ask.add_argument(
+        "chapters", nargs="*", metavar="NN", help="run these, stale or not"
+    )
+    ask.add_argument("--all", action="store_true", help="run every chapter anew")
+    ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
+    options = ask.parse_args()
+    root = options.root.resolve()
+    if options.command == "write":
+        return write(root, options.chapters, options.all)
+    return check(root) if options.command == "check" else seed(root)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
