@@ -26,6 +26,7 @@ __all__ = [
     "CHECKPOINT_FORMAT",
     "CHECKPOINT_VERSION",
     "save_checkpoint",
+    "read_checkpoint",
     "load_checkpoint",
     "from_torch",
     "to_torch",
@@ -171,9 +172,14 @@ class Transformer(nn.Module):
         source_mask = padding_mask(source_ids, self.config.pad_id)
         return self.output(self.decode(target_ids, memory, source_mask))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write config and weights to one safetensors file, whole or not at all."""
-        save_checkpoint(self, Path(path))
+    def save(
+        self, path: str | os.PathLike[str], notes: Mapping[str, str] | None = None
+    ) -> None:
+        """Write config and weights to one safetensors file, whole or not at all.
+
+        `notes` go with them, such as the words that the ids stand for.
+        """
+        save_checkpoint(self, Path(path), notes or {})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Transformer":
@@ -189,7 +195,7 @@ CHECKPOINT_FORMAT = "the-tested-transformer"
 CHECKPOINT_VERSION = "1"
 
 
-def save_checkpoint(model: Transformer, path: Path) -> None:
+def save_checkpoint(model: Transformer, path: Path, notes: Mapping[str, str]) -> None:
     """Write beside `path`, then move into place: no reader ever sees half a file."""
     from safetensors.torch import save
 
@@ -197,6 +203,7 @@ def save_checkpoint(model: Transformer, path: Path) -> None:
         name: weight.detach().contiguous() for name, weight in model.named_parameters()
     }
     metadata = {
+        **notes,
         "format": CHECKPOINT_FORMAT,
         "version": CHECKPOINT_VERSION,
         "config": json.dumps(dataclasses.asdict(model.config)),
@@ -216,8 +223,8 @@ def save_checkpoint(model: Transformer, path: Path) -> None:
         raise
 
 
-def load_checkpoint(path: Path) -> Transformer:
-    """Check everything about the file before a model is handed out.
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The weights in a file that `save` wrote, and its config and notes, as text.
 
     Raises:
         ValueError: when the file is missing, damaged, not ours or of another version.
@@ -239,6 +246,16 @@ def load_checkpoint(path: Path) -> Transformer:
         raise ValueError(
             f"{path} has version {version!r}, expected {CHECKPOINT_VERSION!r}"
         )
+    return found, metadata
+
+
+def load_checkpoint(path: Path) -> Transformer:
+    """Check everything about the file before a model is handed out.
+
+    Raises:
+        ValueError: when the file is missing, damaged, not ours or of another version.
+    """
+    found, metadata = read_checkpoint(path)
     try:
         config = TransformerConfig(**json.loads(metadata["config"]))
     except (KeyError, TypeError, ValueError) as error:
