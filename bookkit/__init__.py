@@ -3,8 +3,10 @@
 from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
 from bookkit.figures import begin, heatmap, show
 from bookkit.latex import matrix, show_math
+from bookkit.view import AttentionView
 
 __all__ = [
+    "AttentionView",
     "Verdict",
     "begin",
     "exercise",

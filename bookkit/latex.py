@@ -16,6 +16,6 @@ def matrix(values: Tensor, digits: int = 2) -> str:
     return rf"\begin{{bmatrix}} {body} \end{{bmatrix}}"
 
 
-def show_math(latex: str) -> None:
-    """Display a formula as mathematics."""
-    display(Math(latex))
+def show_math(*latex: str) -> None:
+    """Display one formula, given whole or in pieces, as mathematics."""
+    display(Math(" ".join(latex)))
