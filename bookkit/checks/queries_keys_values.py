@@ -1,0 +1,229 @@
+"""Checks for the exercises of chapter 03, What does a word ask, and who answers?"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bookkit.exercises import Verdict, exercise, right, wrong
+
+
+def _near(answer: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and nearly the same numbers."""
+    return answer.shape == other.shape and torch.allclose(
+        answer.double(), other.double(), atol=1e-4, rtol=1e-4
+    )
+
+
+def _explain(answer: Tensor, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
+    """The message of the mistake that gives this answer, else how far off it is."""
+    for message, result in mistakes.items():
+        if _near(answer, result):
+            return message
+    if answer.shape != expected.shape:
+        got, wanted = tuple(answer.shape), tuple(expected.shape)
+        return f"The shape is {got}; it should be {wanted}."
+    if answer.isnan().any():
+        return "There is NaN in it: did a whole row of scores become −∞?"
+    gap = (answer.double() - expected.double()).abs().max().item()
+    return f"The numbers are off by up to {gap:.2g}."
+
+
+def _numbers(answer: Sequence[float] | Tensor) -> Tensor:
+    """The reader's list, tuple or tensor as one flat tensor."""
+    return torch.as_tensor(answer, dtype=torch.float64).flatten()
+
+
+@exercise
+def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
+    """A key that beats (1, 1) by dot product and loses to it by cosine."""
+    key = _numbers(answer)
+    if len(key) != 2:
+        return wrong(f"A key here has two numbers, got {len(key)}.")
+    if not key.norm() > 0:
+        return wrong("A key of length zero has no angle: its cosine is undefined.")
+    query = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    dot = (key @ query).item()
+    cosine = dot / (key.norm() * query.norm()).item()
+    found = f"dot product {dot:.3g} against 3, cosine {cosine:.3f} against 0.949"
+    louder, turned = dot > 3 + 1e-9, cosine < 3 / math.sqrt(10) - 1e-9
+    if louder and turned:
+        return right(f"Louder, and further from the question: {found}.")
+    if louder and math.isclose(cosine, 3 / math.sqrt(10)):
+        return wrong(f"You only stretched (1, 1): the angle stayed. Turn it: {found}.")
+    if louder:
+        return wrong(f"Louder, but nearer in angle too. Turn it away: {found}.")
+    if turned:
+        return wrong(f"Turned away, but too short to win by length: {found}.")
+    return wrong(f"That is the other way round, near and quiet: {found}.")
+
+
+@exercise
+def check_cosine_lookup(
+    answer: Callable[[Tensor, Tensor, Tensor, float], Tensor],
+) -> Verdict:
+    """A soft dictionary over strength · cosine."""
+    g = torch.Generator().manual_seed(0)
+    query = 2 * torch.randn(4, generator=g)
+    keys = torch.randn(5, 4, generator=g)
+    values = torch.randn(5, 4, generator=g)
+    strength = 3.0
+    dots, cosines = keys @ query, F.cosine_similarity(keys, query[None], dim=1)
+    lengths, own = keys.norm(dim=1), query.norm()
+
+    def blend(scores: Tensor) -> Tensor:
+        return scores.softmax(dim=0) @ values
+
+    expected = blend(strength * cosines)
+    mistakes = {
+        "The strength is missing: multiply the cosines by it.": blend(cosines),
+        "You divided by the strength: it multiplies, unlike a temperature.": blend(
+            cosines / strength
+        ),
+        "That compares by dot product: divide by both lengths.": blend(strength * dots),
+        "You divided by the query's length only: the keys have lengths too.": blend(
+            strength * dots / own
+        ),
+        "You divided by the keys' lengths only: the query has a length too.": blend(
+            strength * dots / lengths
+        ),
+        "You divided by squared lengths: each length divides once.": blend(
+            strength * dots / (lengths * own) ** 2
+        ),
+        "One length for all keys: take each key's own, along dim 1.": blend(
+            strength * dots / (keys.norm() * own)
+        ),
+        "You blended the keys: keys find, values are what is returned.": (
+            (strength * cosines).softmax(dim=0) @ keys
+        ),
+        "That is the one best value: blend them all.": values[cosines.argmax()],
+        "There is no softmax: turn the scores into weights first.": (
+            strength * cosines @ values
+        ),
+        "Those are the weights: return the blend of the values.": (
+            (strength * cosines).softmax(dim=0)
+        ),
+        "The strength came after the softmax: it has to come before.": (
+            strength * cosines.softmax(dim=0) @ values
+        ),
+    }
+    result = answer(query, keys, values, strength)
+    if not _near(result, expected):
+        return wrong(_explain(result, expected, mistakes))
+    if not _near(answer(query, 10 * keys, values, strength), expected):
+        return wrong("Longer keys changed the answer: a cosine ignores lengths.")
+    if not _near(answer(query, keys, values, 0.0), values.mean(dim=0)):
+        return wrong("At strength 0 every value should count alike.")
+    return right("Only angles count, and the strength says how much.")
+
+
+# The chapter's hand-set keys of Jane, visite, l'Afrique, en, septembre.
+_KEYS = torch.zeros(5, 4, dtype=torch.float64)
+_KEYS[0, 0] = _KEYS[1, 1] = _KEYS[2, 2] = _KEYS[4, 3] = 1.0
+
+
+@exercise
+def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
+    """A row `place` of W_Q that makes l'Afrique attend to septembre."""
+    row = _numbers(answer)
+    if len(row) == 6:
+        return wrong("Six numbers are a column of W_Q. The row place has four.")
+    if len(row) != 4:
+        return wrong(f"Four numbers, please: who, what, where, when. Got {len(row)}.")
+    weights = (_KEYS @ row).softmax(dim=0)
+    paid = weights[4].item()
+    if paid > 0.9:
+        return right(f"L'Afrique now asks when? septembre gets {paid:.3f}.")
+    got = f"septembre gets {paid:.3f}"
+    if row[3] < 0 and (row[:3] <= 0).all():
+        return wrong(f"The sign is wrong, a negative score repels: {got}.")
+    if row.argmax() == 0 and row[0] > row[3]:
+        return wrong(f"That asks who?, and Jane answers: {got}.")
+    if row.argmax() == 1 and row[1] > row[3]:
+        return wrong(f"That still asks what?, and visite answers: {got}.")
+    if row.argmax() == 2 and row[2] > row[3]:
+        return wrong(f"That asks where?, and l'Afrique answers itself: {got}.")
+    if (row == row[3]).all():
+        return wrong(f"That asks everything at once, so nothing stands out: {got}.")
+    return wrong(f"The right question, asked too quietly: {got}. Lengthen the query.")
+
+
+@exercise
+def check_attend_others(
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+) -> Verdict:
+    """Unscaled attention in which no word attends to itself."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 6, generator=g)
+    w_query = torch.randn(6, 4, generator=g) / 2
+    w_key = torch.randn(6, 4, generator=g) / 2
+    w_value = torch.randn(6, 5, generator=g)
+    scores, values = (x @ w_query) @ (x @ w_key).T, x @ w_value
+    itself = torch.eye(5, dtype=torch.bool)
+    hidden = scores.masked_fill(itself, -torch.inf)
+    plain = scores.softmax(dim=-1)
+    expected = hidden.softmax(dim=-1) @ values
+    mistakes = {
+        "Every word still attends to itself.": plain @ values,
+        "You crossed out the diagonal after the softmax: rows no longer sum to 1. Do "
+        "it to the scores, before.": plain.masked_fill(itself, 0.0) @ values,
+        "A score of 0 is still a score, e⁰ is 1: set the diagonal to −∞.": (
+            scores.masked_fill(itself, 0.0).softmax(dim=-1) @ values
+        ),
+        "You kept the diagonal and hid all others.": values,
+        "The softmax runs down the columns: share out along each row, dim −1.": (
+            hidden.softmax(dim=0) @ values
+        ),
+        "It is transposed: scores are queries times keys transposed, one row for each "
+        "query.": hidden.T.softmax(dim=-1) @ values,
+        "You divided by √d_k: right in the next chapter, not asked for here.": (
+            (hidden / 2).softmax(dim=-1) @ values
+        ),
+        "Those are the weights: multiply them by the values.": hidden.softmax(dim=-1),
+        "You blended the words themselves: project them to values first.": (
+            hidden.softmax(dim=-1) @ x
+        ),
+        "There is no softmax.": scores.masked_fill(itself, 0.0) @ values,
+    }
+    result = answer(x, w_query, w_key, w_value)
+    if not _near(result, expected):
+        return wrong(_explain(result, expected, mistakes))
+    # Scores near −100: a diagonal set to a merely small number would win here.
+    offset = torch.cat([x[:, :5], torch.full((5, 1), 10.0)], dim=1)
+    far_query, far_key = torch.zeros(6, 4), torch.zeros(6, 4)
+    far_query[5, 0], far_key[5, 0] = 1.0, -1.0
+    others = (~itself).float() / 4
+    if not _near(
+        answer(offset, far_query, far_key, w_value), others @ offset @ w_value
+    ):
+        return wrong(
+            "It fails where all scores are low. Hide the diagonal in the scores, with "
+            "−∞: no other number is low enough."
+        )
+    return right("Each word asks everyone else, and its weights sum to 1.")
+
+
+@exercise
+def check_saved(answer: float | Tensor) -> Verdict:
+    """Vector–matrix products saved for twenty words by keeping keys and values."""
+    number = float(answer)
+    mistakes = {
+        820: "That is what the wasteful loop spends: subtract what the other spends.",
+        60: "That is what the thrifty loop spends: subtract it from the other.",
+        380: "That counts keys only: the values are kept as well.",
+        400: "That is what the keys cost anew. Values cost as much, and some stay.",
+        800: "The first word still has to compute all keys and values: 2n stay.",
+        780: "Forty products stay, a key and a value for each of the twenty words.",
+        1140: "The queries were never repeated: each word asks once in both loops.",
+        -760: "The size is right and the sign is not: saved, not spent.",
+        40: "That is for five words: here are twenty.",
+    }
+    if number == 760:
+        return right("2n(n − 1): the longer the sentence, the more is saved.")
+    return wrong(
+        mistakes.get(
+            int(number), "Count n queries, and n keys and n values anew for each word."
+        )
+    )

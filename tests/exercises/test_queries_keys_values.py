@@ -1,0 +1,183 @@
+"""Chapter 03's exercises: the answer is right, likely mistakes are named."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bookkit.checks.queries_keys_values import (
+    check_attend_others,
+    check_cosine_lookup,
+    check_loud_key,
+    check_place_row,
+    check_saved,
+)
+
+
+def cosines(query, keys):
+    return keys @ query / (keys.norm(dim=1) * query.norm())
+
+
+def lookup(scores):
+    """An answer to the cosine exercise from its scores."""
+    return lambda q, k, v, b: scores(q, k, b).softmax(dim=0) @ v
+
+
+def diagonal(x):
+    return torch.eye(len(x), dtype=torch.bool)
+
+
+def others(fill=float("-inf"), scale=1.0, dim=-1):
+    """An answer to the last exercise, right unless told otherwise."""
+
+    def answer(x, w_query, w_key, w_value):
+        scores = (x @ w_query) @ (x @ w_key).T / scale
+        return scores.masked_fill(diagonal(x), fill).softmax(dim) @ (x @ w_value)
+
+    return answer
+
+
+def weights(x, w_query, w_key):
+    return ((x @ w_query) @ (x @ w_key).T).softmax(dim=-1)
+
+
+def hidden(x, w_query, w_key):
+    scores = (x @ w_query) @ (x @ w_key).T
+    return scores.masked_fill(diagonal(x), -torch.inf).softmax(dim=-1)
+
+
+def renormalised(x, q, k, v):
+    kept = weights(x, q, k).masked_fill(diagonal(x), 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True) @ (x @ v)
+
+
+RIGHT = [
+    (check_loud_key, [0.0, 9.0]),
+    (check_loud_key, torch.tensor([-1.0, 8.0])),
+    (check_cosine_lookup, lookup(lambda q, k, b: b * cosines(q, k))),
+    (
+        check_cosine_lookup,
+        lookup(lambda q, k, b: b * F.cosine_similarity(k, q[None], dim=1)),
+    ),
+    (check_place_row, [0, 0, 0, 4]),
+    (check_place_row, torch.tensor([-1.0, -1.0, 0.0, 4.0])),
+    (check_attend_others, others()),
+    (check_attend_others, renormalised),
+    (check_saved, 760),
+    (check_saved, 2 * 20 * 19.0),
+]
+
+WRONG = [
+    (check_loud_key, [5, 5], "stretched"),
+    (check_loud_key, [4, 2], "nearer in angle"),
+    (check_loud_key, [0, 1], "too short"),
+    (check_loud_key, [1, 0.5], "other way round"),
+    (check_loud_key, [0, 0], "length zero"),
+    (check_loud_key, [1, 2, 3], "two numbers"),
+    (check_loud_key, "loud", "raised"),
+    (check_cosine_lookup, lookup(lambda q, k, b: cosines(q, k)), "missing"),
+    (
+        check_cosine_lookup,
+        lookup(lambda q, k, b: cosines(q, k) / b),
+        "divided by the s",
+    ),
+    (check_cosine_lookup, lookup(lambda q, k, b: b * k @ q), "dot product"),
+    (
+        check_cosine_lookup,
+        lookup(lambda q, k, b: b * k @ q / q.norm()),
+        "query's length only",
+    ),
+    (
+        check_cosine_lookup,
+        lookup(lambda q, k, b: b * k @ q / k.norm(dim=1)),
+        "keys' lengths only",
+    ),
+    (
+        check_cosine_lookup,
+        lookup(lambda q, k, b: b * k @ q / (k.norm() * q.norm())),
+        "each key's own",
+    ),
+    (
+        check_cosine_lookup,
+        lookup(lambda q, k, b: b * k @ q / (k.norm(dim=1) * q.norm()) ** 2),
+        "squared",
+    ),
+    (
+        check_cosine_lookup,
+        lambda q, k, v, b: (b * cosines(q, k)).softmax(0) @ k,
+        "blended the keys",
+    ),
+    (check_cosine_lookup, lambda q, k, v, b: v[cosines(q, k).argmax()], "one best"),
+    (check_cosine_lookup, lambda q, k, v, b: b * cosines(q, k) @ v, "no softmax"),
+    (
+        check_cosine_lookup,
+        lambda q, k, v, b: (b * cosines(q, k)).softmax(0),
+        "return the blend",
+    ),
+    (
+        check_cosine_lookup,
+        lambda q, k, v, b: b * cosines(q, k).softmax(0) @ v,
+        "after the softmax",
+    ),
+    (check_place_row, [0, 0, 0, 1], "too quietly"),
+    (check_place_row, [0, 3, 0, 1], "still asks what"),
+    (check_place_row, [4, 0, 0, 0], "who?"),
+    (check_place_row, [0, 0, 4, 0], "where?"),
+    (check_place_row, [0, 0, 0, -4], "sign"),
+    (check_place_row, [9, 9, 9, 9], "everything at once"),
+    (check_place_row, [0, 0, 4, 0, 0, 0], "column"),
+    (check_place_row, [4.0], "Four numbers"),
+    (check_attend_others, others(fill=0.0), "e⁰"),
+    (check_attend_others, others(fill=-30.0), "low enough"),
+    (check_attend_others, others(scale=2.0), "√d_k"),
+    (check_attend_others, others(dim=0), "columns"),
+    (check_attend_others, lambda x, q, k, v: weights(x, q, k) @ x @ v, "itself"),
+    (
+        check_attend_others,
+        lambda x, q, k, v: weights(x, q, k).masked_fill(diagonal(x), 0.0) @ x @ v,
+        "after the softmax",
+    ),
+    (check_attend_others, lambda x, q, k, v: others()(x, k, q, v), "transposed"),
+    (check_attend_others, lambda x, q, k, v: hidden(x, q, k), "Those are the weights"),
+    (check_attend_others, lambda x, q, k, v: hidden(x, q, k) @ x, "project"),
+    (check_attend_others, lambda x, q, k, v: x @ v, "kept the diagonal"),
+    (check_attend_others, lambda x, q, k, v: x[0], "shape"),
+    (check_saved, 820, "wasteful"),
+    (check_saved, 60, "thrifty"),
+    (check_saved, 380, "keys only"),
+    (check_saved, 800, "first word"),
+    (check_saved, -760, "sign"),
+    (check_saved, 7, "Count"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_mistake_is_named(check, answer, words):
+    verdict = repr(check(answer))
+    assert verdict.startswith("✗")
+    assert words in verdict
+
+
+CHECKS = [
+    check_loud_key,
+    check_cosine_lookup,
+    check_place_row,
+    check_attend_others,
+    check_saved,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_unanswered(check):
+    assert repr(check(...)).startswith("○")
+
+
+@pytest.mark.parametrize("check", [check_cosine_lookup, check_attend_others])
+def test_untouched_stub_is_unanswered(check):
+    def stub(a, b, c, d): ...
+
+    assert repr(check(stub)).startswith("○")
