@@ -1,0 +1,224 @@
+"""Checks for the exercises of chapter 04, How much should each word count?"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, right, wrong
+
+
+def _near(answer: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and nearly the same numbers."""
+    return answer.shape == other.shape and torch.allclose(
+        answer.double(), other.double(), atol=1e-4, rtol=1e-4
+    )
+
+
+def _explain(answer: Tensor, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
+    """The message of the mistake that gives this answer, else how far off it is."""
+    for message, result in mistakes.items():
+        if _near(answer, result):
+            return message
+    if answer.shape != expected.shape:
+        got, wanted = tuple(answer.shape), tuple(expected.shape)
+        return f"The shape is {got}; it should be {wanted}."
+    gap = (answer.double() - expected.double()).abs().max().item()
+    return f"The numbers are off by up to {gap:.2g}."
+
+
+@exercise
+def check_scores(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
+    """The scaled scores q kᵀ / √d_k, for any width and any batch."""
+    g = torch.Generator().manual_seed(0)
+    for batch, queries, keys, d_k in ((), 4, 6, 9), ((2, 3), 4, 6, 16):
+        query = torch.randn(*batch, queries, d_k, generator=g)
+        key = torch.randn(*batch, keys, d_k, generator=g)
+        plain = query @ key.transpose(-2, -1)
+        expected = plain / math.sqrt(d_k)
+        mistakes = {
+            "The scale is missing: divide by the square root of d_k.": plain,
+            "You divided by d_k, not by its square root.": plain / d_k,
+            "You multiplied by the square root of d_k: divide.": plain * math.sqrt(d_k),
+            "You divided by √2. That was the example's width; d_k here is the size of "
+            "the last dimension.": plain / math.sqrt(2),
+            "You divided by the root of the number of keys. d_k is the width of a key, "
+            "not how many there are.": plain / math.sqrt(keys),
+            "You divided by the root of the number of queries. d_k is the size of the "
+            "last dimension.": plain / math.sqrt(queries),
+            "It is transposed: a row for each query, a column for each key.": (
+                expected.transpose(-2, -1)
+            ),
+            "The sign is wrong: a larger dot product is a better match.": -expected,
+            "Those are weights. Stop before the softmax.": expected.softmax(dim=-1),
+        }
+        result = answer(query, key)
+        if not _near(result, expected):
+            return wrong(_explain(result, expected, mistakes))
+    return right("One score for each pair, with variance 1 at any width.")
+
+
+@exercise
+def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
+    """A softmax over the last dimension that no score can overflow."""
+    g = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 3, 4, generator=g)
+    expected = scores.softmax(dim=-1)
+    raised = scores.exp()
+    lowered = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+    mistakes = {
+        "That is only the exponential: divide by the sum of the row.": raised,
+        "That is only the exponential, safe as it is: divide by the sum.": lowered,
+        "You shared out along columns: sum over the last dimension.": (
+            scores.softmax(dim=-2)
+        ),
+        "You shared out along the first dimension: sum over the last.": (
+            scores.softmax(dim=0)
+        ),
+        "You shared one whole among all rows: each row must sum to 1.": (
+            raised / raised.sum()
+        ),
+        "You divided scores by their sum, and left out the exponential.": (
+            scores / scores.sum(dim=-1, keepdim=True)
+        ),
+        "Those are the logarithms of the shares.": scores.log_softmax(dim=-1),
+    }
+    result = answer(scores)
+    if not _near(result, expected):
+        return wrong(_explain(result, expected, mistakes))
+    for large in 1000.0, -1000.0:
+        if not _near(answer(scores + large), expected):
+            return wrong(
+                f"Right for small scores, but with {large:.0f} added to each it fails: "
+                "only differences count, so subtract the row's maximum first."
+            )
+    apart = scores + torch.tensor([[0.0], [500.0], [-500.0]])
+    if not _near(answer(apart), expected):
+        return wrong(
+            "You subtracted one maximum for the whole tensor. A row far below it "
+            "becomes 0/0: subtract each row's own."
+        )
+    return right("Rows sum to 1, and no score overflows.")
+
+
+@exercise
+def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> Verdict:
+    """The number that scores were divided by, from the weights they became."""
+    g = torch.Generator().manual_seed(0)
+    for d_k, scale in (6, math.sqrt(6)), (4, 3.0), (9, 0.7):
+        query = torch.randn(3, d_k, generator=g, dtype=torch.float64)
+        key = torch.randn(5, d_k, generator=g, dtype=torch.float64)
+        scores = query @ key.T
+        weights = (scores / scale).softmax(dim=-1)
+        result = answer(query, key, weights)
+        if isinstance(result, Tensor) and result.numel() != 1:
+            return wrong(f"One number, please: you returned {result.numel()} of them.")
+        number = float(result)
+        logs = weights.log()
+        mistakes = {
+            "You returned 1 over the scale: scores go above the line.": [1 / scale],
+            "The sign is wrong: subtract in the same order above and below.": [-scale],
+            "One logarithm is not enough: the sum below the line hides in it. Take the "
+            "difference of two.": (scores / logs).flatten().tolist(),
+            "Take the logarithm of the weights first: it is their ratio that knows.": (
+                (scores[0, 0] - scores[0, 1]) / (weights[0, 0] - weights[0, 1])
+            )
+            .reshape(1)
+            .tolist(),
+            "You returned √d_k. Somebody else may have divided by another number: find "
+            "it in the weights.": [math.sqrt(d_k)],
+            "You returned d_k. The number is in the weights.": [float(d_k)],
+        }
+        if math.isclose(number, scale, rel_tol=1e-3):
+            continue
+        for message, results in mistakes.items():
+            if any(math.isclose(number, other, rel_tol=1e-6) for other in results):
+                return wrong(message)
+        return wrong(f"You found {number:.3g}, but the scores had another scale.")
+    return right("Differences of logarithms undo the softmax, up to the scale.")
+
+
+@exercise
+def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
+    """Weights under a mask: hidden before the softmax, zeros in an empty row."""
+    g = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 4, 5, generator=g)
+    mask = torch.tensor(
+        [[1, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    ).bool()
+    hidden = scores.masked_fill(~mask, -torch.inf)
+    expected = hidden.softmax(dim=-1)
+    shares = scores.softmax(dim=-1)
+    mistakes = {
+        "You hid words after the softmax, so they were counted, and the rows no longer "
+        "sum to 1: fill the scores before it.": shares * mask,
+        "The mask is upside down: True means may attend.": (
+            scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+            .softmax(dim=-1)
+            .masked_fill(mask, 0.0)
+        ),
+        "The mask is upside down, and hides nothing from a row that may see all: True "
+        "means may attend.": (
+            scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        ),
+        "A score of 0 hides nothing, e⁰ is 1: fill with the lowest number.": (
+            (scores * mask).softmax(dim=-1)
+        ),
+        "A score of 0 hides nothing, e⁰ is 1. Zeroing the weights afterwards comes too "
+        "late: the word was counted.": (scores * mask).softmax(dim=-1) * mask,
+        "You ignored the mask.": shares,
+    }
+    result = answer(scores, mask)
+    if not _near(result, expected):
+        if result.isnan().any():
+            return wrong(
+                "There is NaN where at least one key may be seen. A mask turned upside "
+                "down, with −inf, does that: True means may attend."
+            )
+        return wrong(_explain(result, expected, mistakes))
+    if not _near(answer(scores - 1000.0, mask), expected):
+        return wrong(
+            "Your fill is not low enough: where all scores are near −1000, a hidden "
+            "word wins. Use the lowest number the dtype has."
+        )
+    if not _near(answer(scores + 1000.0 * ~mask, mask), expected):
+        return wrong(
+            "You hid words after the softmax and shared out anew. A hidden score that "
+            "dwarfs the rest leaves nothing to share: fill the scores before it."
+        )
+    empty = mask.clone()
+    empty[2] = False
+    row = answer(scores, empty)[:, 2]
+    if row.isnan().any():
+        return wrong("A row that may attend to nothing gives NaN: it should be zeros.")
+    if _near(row, torch.full((2, 5), 1 / 5)):
+        return wrong(
+            "A row that may attend to nothing shares its attention among hidden words: "
+            "set masked weights to zero after the softmax, too."
+        )
+    if not _near(row, torch.zeros(2, 5)):
+        return wrong("A row that may attend to nothing should be zeros.")
+    return right("Hidden words are never counted, and an empty row is zeros.")
+
+
+@exercise
+def check_weight(answer: float | Tensor) -> Verdict:
+    """The weight of the first of two keys: dot products 3 and 1, d_k = 4."""
+    number = float(answer)
+    mistakes = {
+        0.88: "That is without the scale: divide both by √4 first.",
+        0.62: "You divided by d_k, not by its square root.",
+        0.27: "That is the weight of the second key.",
+        0.12: "That is the second key's weight, without the scale.",
+        0.75: "Those are plain shares, 3 out of 3 + 1: where is the exponential?",
+        0.98: "You multiplied by √4: divide.",
+    }
+    if abs(number - 1 / (1 + math.exp(-1))) < 0.006:
+        return right("The scaled scores differ by 1, and e/(e + 1) is 0.73.")
+    for value, message in mistakes.items():
+        if abs(number - value) < 0.006:
+            return wrong(message)
+    if not 0 <= number <= 1:
+        return wrong("A weight lies between 0 and 1.")
+    return wrong("Divide the dot products by √4, then apply the softmax to the two.")

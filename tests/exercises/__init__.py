@@ -1,0 +1,1 @@
+"""Do the exercises' checks know right from wrong?"""

@@ -1,0 +1,169 @@
+"""Chapter 04's exercises: the answer is right, likely mistakes are named."""
+
+import math
+
+import pytest
+import torch
+
+from bookkit.checks.attention import (
+    check_masked_weights,
+    check_scale,
+    check_scores,
+    check_softmax,
+    check_weight,
+)
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+def dots(query, key):
+    return query @ key.transpose(-2, -1)
+
+
+def stable(scores):
+    raised = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+    return raised / raised.sum(dim=-1, keepdim=True)
+
+
+def one_maximum(scores):
+    raised = (scores - scores.max()).exp()
+    return raised / raised.sum(dim=-1, keepdim=True)
+
+
+def renormalised(scores, mask):
+    kept = scores.softmax(dim=-1) * mask
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
+def from_two(query, key, weights):
+    scores, logs = dots(query, key), weights.log()
+    return (scores[0, 0] - scores[0, 1]) / (logs[0, 0] - logs[0, 1])
+
+
+RIGHT = [
+    (check_scores, lambda q, k: dots(q, k) / math.sqrt(q.size(-1))),
+    (check_softmax, stable),
+    (check_softmax, lambda s: s.softmax(dim=-1)),
+    (check_scale, from_two),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-1).masked_fill(~m, 0.0),
+    ),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1).masked_fill(~m, 0.0),
+    ),
+    (check_weight, 1 / (1 + math.exp(-1))),
+    (check_weight, 0.73),
+]
+
+WRONG = [
+    (check_scores, dots, "scale is missing"),
+    (check_scores, lambda q, k: dots(q, k) / q.size(-1), "square root"),
+    (check_scores, lambda q, k: dots(q, k) * math.sqrt(q.size(-1)), "multiplied"),
+    (check_scores, lambda q, k: dots(q, k) / math.sqrt(2), "example"),
+    (check_scores, lambda q, k: dots(q, k) / math.sqrt(k.size(-2)), "number of keys"),
+    (check_scores, lambda q, k: dots(q, k) / math.sqrt(len(q)), "number of queries"),
+    (check_scores, lambda q, k: dots(k, q) / math.sqrt(q.size(-1)), "transposed"),
+    (check_scores, lambda q, k: -dots(q, k) / math.sqrt(q.size(-1)), "sign"),
+    (
+        check_scores,
+        lambda q, k: (dots(q, k) / math.sqrt(q.size(-1))).softmax(-1),
+        "before the softmax",
+    ),
+    (check_scores, lambda q, k: q, "shape"),
+    (check_softmax, lambda s: s.exp(), "exponential"),
+    (check_softmax, lambda s: s.exp() / s.exp().sum(-1, keepdim=True), "maximum"),
+    (check_softmax, one_maximum, "each row's own"),
+    (check_softmax, lambda s: s.softmax(dim=-2), "columns"),
+    (check_softmax, lambda s: s.softmax(dim=0), "first dimension"),
+    (check_softmax, lambda s: s.exp() / s.exp().sum(), "each row"),
+    (check_softmax, lambda s: s / s.sum(-1, keepdim=True), "left out"),
+    (check_softmax, lambda s: s.log_softmax(-1), "logarithms"),
+    (check_scale, lambda q, k, w: 1 / from_two(q, k, w), "1 over the scale"),
+    (check_scale, lambda q, k, w: -from_two(q, k, w), "sign"),
+    (check_scale, lambda q, k, w: dots(q, k)[0, 0] / w[0, 0].log(), "One logarithm"),
+    (
+        check_scale,
+        lambda q, k, w: (dots(q, k)[0, 0] - dots(q, k)[0, 1]) / (w[0, 0] - w[0, 1]),
+        "logarithm of the weights",
+    ),
+    (check_scale, lambda q, k, w: math.sqrt(q.size(-1)), "√d_k"),
+    (check_scale, lambda q, k, w: q.size(-1), "returned d_k"),
+    (check_scale, lambda q, k, w: 123.0, "another scale"),
+    (check_scale, lambda q, k, w: w, "One number"),
+    (check_masked_weights, lambda s, m: s.softmax(-1) * m, "after the softmax"),
+    (check_masked_weights, renormalised, "shared out anew"),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(m, LOWEST).softmax(-1).masked_fill(m, 0.0),
+        "upside down",
+    ),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(m, -torch.inf).softmax(-1),
+        "upside down",
+    ),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(m, LOWEST).softmax(-1),
+        "upside down",
+    ),
+    (check_masked_weights, lambda s, m: (s * m).softmax(-1), "0 hides nothing"),
+    (check_masked_weights, lambda s, m: (s * m).softmax(-1) * m, "too late"),
+    (check_masked_weights, lambda s, m: s.softmax(-1), "ignored"),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, -99.0).softmax(-1).masked_fill(~m, 0.0),
+        "low enough",
+    ),
+    (check_masked_weights, lambda s, m: s.masked_fill(~m, LOWEST).softmax(-1), "zero"),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1),
+        "NaN",
+    ),
+    (check_weight, 0.88, "without the scale"),
+    (check_weight, 0.62, "square root"),
+    (check_weight, 0.27, "second key"),
+    (check_weight, 0.75, "exponential"),
+    (check_weight, 0.5, "Divide"),
+    (check_weight, 7.3, "between 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_mistake_is_named(check, answer, words):
+    verdict = repr(check(answer))
+    assert verdict.startswith("✗")
+    assert words in verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments"),
+    [
+        (check_scores, 2),
+        (check_softmax, 1),
+        (check_scale, 3),
+        (check_masked_weights, 2),
+    ],
+)
+def test_unanswered(check, arguments):
+    assert repr(check(...)).startswith("○")
+    stub = [lambda a: ..., lambda a, b: ..., lambda a, b, c: ...][arguments - 1]
+    assert repr(check(stub)).startswith("○")
+
+
+def test_prediction_unanswered():
+    assert repr(check_weight(...)).startswith("○")
+
+
+def test_an_error_becomes_a_verdict():
+    verdict = repr(check_scores(lambda q, k: q @ k))
+    assert verdict.startswith("✗")
+    assert "RuntimeError" in verdict
