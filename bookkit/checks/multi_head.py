@@ -1,0 +1,228 @@
+"""Checks for the exercises of chapter 05, multi-head attention."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+
+BATCH, LENGTH, HEADS, D_K = 2, 5, 3, 4
+
+
+def _same(answer: Tensor, other: Tensor) -> bool:
+    """Whether two tensors agree in shape and, closely, in numbers."""
+    return answer.shape == other.shape and torch.allclose(
+        answer.to(other.dtype), other, atol=1e-4
+    )
+
+
+def _sentences() -> Tensor:
+    """Two sentences in which every number occurs once."""
+    count = BATCH * LENGTH * HEADS * D_K
+    return torch.arange(float(count)).view(BATCH, LENGTH, HEADS * D_K)
+
+
+@exercise
+def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
+    """Cut (batch, length, d_model) into heads (batch, heads, length, d_k)."""
+    x = _sentences()
+    answer = split(x, HEADS)
+    if not isinstance(answer, Tensor):
+        return wrong(f"split should return a tensor, not {type(answer).__name__}")
+    cut = x.view(BATCH, LENGTH, HEADS, D_K)
+    if _same(answer, cut.transpose(1, 2)):
+        return right("each head holds its own features of every word")
+    if _same(answer, x.view(BATCH, HEADS, LENGTH, D_K)):
+        return wrong(
+            "a view without a transpose: the shape is right, but head 1 now holds all "
+            "the features of the first words and none of the others. Cut the last axis "
+            "first, then swap words and heads"
+        )
+    if _same(answer, cut):
+        return wrong(
+            "the features are cut well, but words come before heads: transpose the two"
+        )
+    if _same(answer, x.view(BATCH, LENGTH, D_K, HEADS).permute(0, 3, 1, 2)):
+        return wrong(
+            "interleaved: you dealt the features out in turn, one to each head. A head "
+            "takes d_k features that lie next to each other, as the rows of its "
+            "projection do"
+        )
+    if answer.shape == (BATCH, HEADS, D_K, LENGTH):
+        return wrong("words and features changed places: (batch, heads, length, d_k)")
+    wanted = (BATCH, HEADS, LENGTH, D_K)
+    if answer.shape != wanted:
+        return wrong(f"the shape should be {wanted}, and is {tuple(answer.shape)}")
+    return wrong("the shape is right, but numbers ended up in the wrong head or word")
+
+
+@exercise
+def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
+    """Put heads (batch, heads, length, d_k) together again."""
+    x = _sentences()
+    heads = x.view(BATCH, LENGTH, HEADS, D_K).transpose(1, 2)
+    answer = merge(heads)
+    if not isinstance(answer, Tensor):
+        return wrong(f"merge should return a tensor, not {type(answer).__name__}")
+    if _same(answer, x):
+        return right("every word has its features back, in their old order")
+    if _same(answer, heads.reshape(BATCH, LENGTH, HEADS * D_K)):
+        return wrong(
+            "reshaped without transposing back: rows now mix different words. Swap "
+            "heads and words first, then join the last two axes"
+        )
+    if _same(answer, heads.permute(0, 2, 3, 1).reshape(BATCH, LENGTH, -1)):
+        return wrong(
+            "interleaved: a word's features come back in turn, one from each head. "
+            "Swap heads and words, and leave d_k the last axis"
+        )
+    if _same(answer, heads.transpose(1, 2)):
+        return wrong("words come first again, but the last two axes are still apart")
+    if _same(answer, heads.mean(1)) or _same(answer, heads.sum(1)):
+        return wrong("the heads are added up or averaged: keep them side by side")
+    if answer.shape != x.shape:
+        return wrong(
+            f"the shape should be {tuple(x.shape)}, and is {tuple(answer.shape)}"
+        )
+    return wrong("the shape is right, but the numbers are not where they were")
+
+
+@exercise
+def check_count(parameters: Mapping[int, Any]) -> Verdict:
+    """How many parameters MultiHeadAttention(512, heads) has, for 8 and 16 heads."""
+    answers: list[Any] = [parameters.get(heads) for heads in (8, 16)]
+    if any(answer is None or answer is ... for answer in answers):
+        return unanswered()
+    eight, sixteen = (int(answer) for answer in answers)
+    matrix, bias = 512 * 512, 512
+    whole = 4 * (matrix + bias)
+    if eight == sixteen == whole:
+        return right("four square matrices and four biases, however they are cut")
+    if sixteen == 2 * eight:
+        return wrong(
+            "you doubled it with the heads: a head is a part of the 512 features, and "
+            "more heads are narrower heads"
+        )
+    if eight == 2 * sixteen:
+        return wrong("you halved it with d_k: there are then twice as many heads")
+    if eight != sixteen:
+        return wrong(
+            "the two numbers should be equal: heads cut the projections, they add none"
+        )
+    if eight == 4 * matrix:
+        return wrong("the biases are missing: each of the four maps adds one")
+    if eight in (3 * (matrix + bias), 3 * matrix):
+        return wrong("the output projection is missing: there are four maps, not three")
+    if eight == 4 * 512 * 64 or eight == 4 * (512 * 64 + 64):
+        return wrong("that is one head's share: there are eight of them")
+    if eight == 8 * whole or eight == 8 * 4 * matrix:
+        return wrong(
+            "you gave every head full-width matrices: each has d_k = 64 columns of them"
+        )
+    return wrong(
+        "count four linear maps of 512 features to 512: query, key, value and output"
+    )
+
+
+def _visit() -> tuple[Tensor, Tensor]:
+    """The chapter's five words, codes left out, and what reads their kind."""
+    x = torch.zeros(5, 8)
+    x[[0, 1, 2, 4], [0, 1, 2, 3]] = 1
+    x[:, 4:] = torch.randn(5, 4, generator=torch.Generator().manual_seed(5)) / 2
+    return x, torch.eye(8)[:, :4]
+
+
+@exercise
+def check_question(query_weight: Tensor) -> Verdict:
+    """Check a query projection: l'Afrique asks what is happening; nobody else asks."""
+    if not isinstance(query_weight, Tensor):
+        return wrong(f"a tensor is wanted, not {type(query_weight).__name__}")
+    if query_weight.shape == (4, 8):
+        return wrong(
+            "the matrix is transposed: x @ query_weight needs 8 rows and 4 columns"
+        )
+    if query_weight.shape != (8, 4):
+        shape = tuple(query_weight.shape)
+        return wrong(f"the matrix should have 8 rows and 4 columns, and is {shape}")
+    x, read_kind = _visit()
+    keys = x @ read_kind
+
+    def weights(weight: Tensor) -> Tensor:
+        return ((x @ weight.float()) @ keys.T / math.sqrt(4)).softmax(-1)
+
+    asked = weights(query_weight)
+    others = asked[[0, 1, 3, 4]]
+    silent = bool((others - 0.2).abs().max() < 0.02)
+    if asked[2, 1] >= 0.9 and silent:
+        return right("only l'Afrique asks what is happening, and visite answers")
+    if asked[1, 2] >= 0.5:
+        return wrong(
+            "rows and columns are swapped: visite asks for a place. The row is the "
+            "kind that asks, the column the kind asked for"
+        )
+    if asked[2, 1] < 0.05:
+        return wrong(
+            "the sign is wrong: visite gets less than the others"
+            if weights(-query_weight)[2, 1] > 0.5
+            else "l'Afrique does not ask for an action: look at its row of weights: "
+            + ", ".join(f"{weight:.2f}" for weight in asked[2].tolist())
+        )
+    if asked[2, 1] < 0.9:
+        got = f"visite gets only {asked[2, 1]:.2f} of the weight"
+        return wrong(f"{got}: the question is right, ask it with a larger number")
+    if query_weight[4:].abs().max() > 0:
+        return wrong("the code asks too: only the rows of the four kinds should")
+    return wrong("other words ask as well: only the row of places should hold a number")
+
+
+@exercise
+def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
+    """Multi-head attention with d_k ≠ d_v, for one sentence."""
+    heads, length, d_model, d_k, d_v = 3, 4, 8, 2, 5
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    x = normal(length, d_model)
+    w_q, w_k = normal(heads, d_model, d_k), normal(heads, d_model, d_k)
+    w_v, w_o = normal(heads, d_model, d_v), normal(heads * d_v, d_model)
+    answer = multi_head(x, w_q, w_k, w_v, w_o)
+
+    def mixed(scale: float = d_k, axis: int = -1) -> Tensor:
+        scores = (x @ w_q) @ (x @ w_k).mT / math.sqrt(scale)
+        return scores.softmax(axis) @ (x @ w_v)  # (heads, length, d_v)
+
+    def joined(parts: Tensor) -> Tensor:
+        return parts.transpose(0, 1).flatten(1)
+
+    if not isinstance(answer, Tensor):
+        return wrong(f"a tensor is wanted, not {type(answer).__name__}")
+    if _same(answer, joined(mixed()) @ w_o):
+        return right("d_k sets the scale, d_v the width, and neither needs the other")
+    for scale, name in ((d_v, "√d_v"), (d_model, "√d_model"), (1, "nothing")):
+        if _same(answer, joined(mixed(scale)) @ w_o):
+            return wrong(
+                f"the scores are divided by {name}: a query·key sums d_k products, so "
+                "√d_k is the scale"
+            )
+    if _same(answer, mixed().reshape(length, -1) @ w_o):
+        return wrong(
+            "reshaped without a transpose: a row mixes several words. Bring words "
+            "before heads, then join heads and d_v"
+        )
+    if _same(answer, mixed().permute(1, 2, 0).flatten(1) @ w_o):
+        return wrong("interleaved: each head's d_v numbers should stay side by side")
+    if _same(answer, joined(mixed(axis=-2)) @ w_o):
+        return wrong("softmax over the queries: the weights of one query sum to one")
+    if _same(answer, joined(mixed())):
+        return wrong("the heads are concatenated but not projected: w_o is missing")
+    if answer.shape != (length, d_model):
+        shape = tuple(answer.shape)
+        return wrong(f"the shape should be {(length, d_model)}, and is {shape}")
+    return wrong(
+        "the shape is right, the numbers are not: compare one head with chapter 04"
+    )

@@ -1,0 +1,193 @@
+"""Checks for the exercises of chapter 06, positions."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from transformer.positional import PositionalEncoding, sinusoids
+
+
+def _same(answer: Tensor, other: Tensor) -> bool:
+    """Whether two tensors agree in shape and, closely, in numbers."""
+    return answer.shape == other.shape and torch.allclose(
+        answer.to(other.dtype), other, atol=1e-4
+    )
+
+
+def _table(
+    length: int, exponents: Tensor, base: float = 10_000, first: int = 0
+) -> Tensor:
+    """Sines in even columns, cosines in odd ones, of position · base^(-exponent)."""
+    position = torch.arange(first, first + length, dtype=torch.float64)
+    angle = torch.outer(position, base ** -exponents.double())
+    even = torch.arange(len(exponents)) % 2 == 0
+    return torch.where(even, angle.sin(), angle.cos()).float()
+
+
+@exercise
+def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
+    """Compare a table with the formula, and with its likely misreadings."""
+    length, d_model = 20, 8
+    answer = table(length, d_model)
+    if not isinstance(answer, Tensor):
+        return wrong(f"a tensor is wanted, not {type(answer).__name__}")
+    expected = sinusoids(length, d_model)
+    if _same(answer, expected):
+        return right("a sine and a cosine for every clock")
+    if answer.shape == (d_model, length):
+        return wrong("the table is transposed: a row is a position")
+    if answer.shape != expected.shape:
+        return wrong(
+            f"the shape should be {(length, d_model)}, and is {tuple(answer.shape)}"
+        )
+    column = torch.arange(d_model)
+    pair = column // 2
+    swapped = expected.view(length, -1, 2).flip(-1).flatten(1)
+    halves = torch.cat((expected[:, 0::2], expected[:, 1::2]), dim=1)
+    misreadings = [
+        (
+            _table(length, 2 * column / d_model),
+            "the exponent uses the column where the formula has the pair: columns 2i "
+            "and 2i + 1 share the rate of pair i",
+        ),
+        (
+            _table(length, 4 * pair / d_model),
+            "the exponent is doubled: the even column is 2i already",
+        ),
+        (
+            _table(length, column / d_model),
+            "every column has a rate of its own: the sine and the cosine of a pair "
+            "must share one angle",
+        ),
+        (
+            _table(length, pair / d_model),
+            "the exponent is pair / d_model: the 2 of 2i is missing",
+        ),
+        (
+            _table(length, -2 * pair / d_model),
+            "the exponent has the wrong sign: later clocks turn slower, not faster",
+        ),
+        (_table(length, 2 * pair / d_model, first=1), "positions start at 0, not at 1"),
+        (
+            _table(length, 2 * pair / d_model, base=1_000),
+            "the base is 10000, and yours is 1000",
+        ),
+        (swapped, "sine and cosine are swapped: the sine is in the even columns"),
+        (
+            halves,
+            "all sines, then all cosines: the same columns in another layout. Here "
+            "sine and cosine of a clock stand side by side",
+        ),
+    ]
+    for misreading, message in misreadings:
+        if _same(answer, misreading):
+            return wrong(message)
+    rows = (answer - expected).abs().amax(dim=1) > 1e-4
+    first = int(rows.nonzero()[0])
+    return wrong(f"the first row that differs is that of position {first}")
+
+
+@exercise
+def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
+    """How many words the fastest and the slowest clock need, d_model = 512."""
+    given: list[Any] = [words_for_a_turn.get(name) for name in ("fastest", "slowest")]
+    if any(number is None or number is ... for number in given):
+        return unanswered()
+    fastest, slowest = (float(number) for number in given)
+
+    def near(number: float, other: float) -> bool:
+        return math.isclose(number, other, rel_tol=0.01)
+
+    turn, most = 2 * math.pi, 10_000 ** (510 / 512)
+    if near(fastest, turn) and near(slowest, turn * most):
+        return right("from six words to some sixty thousand")
+    if near(slowest, turn) and near(fastest, turn * most):
+        return wrong("the two are swapped: the pair with i = 0 is the fastest")
+    if near(fastest, 1) or near(slowest, most) or near(slowest, 10_000):
+        return wrong(
+            "that is one over the rate: a full turn is 2π radians, not one radian"
+        )
+    if near(fastest, 1 / turn) or near(slowest, 1 / (turn * most)):
+        return wrong("that is turns per word: you are asked for words per turn")
+    if near(fastest, 360):
+        return wrong("the rate is in radians: a full turn is 2π of them")
+    if not near(fastest, turn):
+        return wrong("the fastest: i = 0 gives a rate of one radian a word")
+    if near(slowest, turn * 10_000):
+        return wrong(
+            "nearly: the last pair is i = 255, so the exponent is 510/512 and not 1"
+        )
+    if near(slowest, turn * 10_000 ** (255 / 512)):
+        return wrong("the slowest: the exponent is 2i / d_model, with the 2")
+    return wrong("the slowest: take i = 255, the last pair, and divide 2π by its rate")
+
+
+@exercise
+def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
+    """Check the query projection of a head that looks two words ahead."""
+    d_model, length = 64, 40
+    weight = looks_ahead(d_model)
+    if not isinstance(weight, Tensor):
+        return wrong(f"a tensor is wanted, not {type(weight).__name__}")
+    if weight.shape != (d_model, d_model):
+        shape = tuple(weight.shape)
+        return wrong(f"the shape should be {(d_model, d_model)}, and is {shape}")
+    table = sinusoids(length, d_model)
+    scores = (table @ weight.float().T) @ table.T / math.sqrt(d_model)
+    weights = scores.softmax(dim=-1)
+    shares = {k: weights.diagonal(k)[2:-2].mean().item() for k in range(-3, 4)}
+    if weights.diagonal(2).min() >= 0.9:
+        return right("one rotation, and every position looks two words ahead")
+    if shares[-2] > 0.5:
+        return wrong(
+            "it looks two words back: turn the query forward, or do not transpose: "
+            "query_proj computes x @ weight.T"
+        )
+    most = max(shares, key=lambda k: shares[k])
+    if most == 2:
+        return wrong(
+            f"it looks the right way, but with {shares[2]:.2f} of its weight: the "
+            "scores need a larger factor"
+        )
+    if shares[0] > 0.5 or most == 0:
+        return wrong("every position looks mostly at itself: the query is not turned")
+    return wrong(f"most of the weight falls on distance {most:+d}, not on +2")
+
+
+@exercise
+def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
+    """Check that chunks of a text get the positions that the whole text would."""
+    encode = PositionalEncoding(d_model=8, max_length=32)
+    text = torch.randn(2, 10, 8, generator=torch.Generator().manual_seed(7))
+    sizes = [3, 1, 1, 4, 1]
+    chunks = list(text.split(sizes, dim=1))
+    answer = encode_chunks(encode, chunks)
+    if isinstance(answer, Tensor) or len(answer) != len(chunks):
+        return wrong("a list is wanted, with one tensor for each chunk")
+    if [tuple(part.shape) for part in answer] != [tuple(c.shape) for c in chunks]:
+        return wrong("every result should have the shape of its chunk")
+    answer = torch.cat(list(answer), dim=1)
+
+    def from_starts(starts: list[int]) -> Tensor:
+        parts = [encode(c, start=s) for c, s in zip(chunks, starts, strict=True)]
+        return torch.cat(parts, dim=1)
+
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    starts = [0, *ends[:-1]]
+    if _same(answer, from_starts(starts)):
+        return right("cut as you like: every word keeps its place")
+    if _same(answer, from_starts([0] * len(chunks))):
+        return wrong("every chunk starts at position 0: start is forgotten")
+    if _same(answer, from_starts(list(range(len(chunks))))):
+        return wrong("you counted chunks, not words: a chunk may hold several words")
+    if _same(answer, from_starts(ends)):
+        return wrong("start is where the chunk begins: you added its own length first")
+    if _same(answer, from_starts([s + 1 for s in starts])):
+        return wrong("one too far: the first word of a text has position 0")
+    if _same(answer, from_starts([max(s - 1, 0) for s in starts])):
+        return wrong("one too few: a chunk starts after the last word before it")
+    return wrong("some words did not get their own position added")

@@ -1,0 +1,155 @@
+"""Chapter 05's exercises: the answer is right, likely mistakes are named."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bookkit.checks.multi_head import (
+    check_count,
+    check_merge,
+    check_question,
+    check_sizes,
+    check_split,
+)
+from transformer import MultiHeadAttention
+
+WHOLE = 4 * (512 * 512 + 512)
+
+
+def cut(x, heads):
+    return x.view(*x.shape[:2], heads, x.size(-1) // heads)
+
+
+def split(x, heads):
+    return cut(x, heads).transpose(1, 2)
+
+
+def dealt(x, heads):
+    return x.view(*x.shape[:2], -1, heads).permute(0, 3, 1, 2)
+
+
+def viewed(x, heads):
+    return x.view(x.size(0), heads, x.size(1), -1)
+
+
+def asking(*places, strength=12.0, shape=(8, 4)):
+    weight = torch.zeros(shape)
+    for row, column in places:
+        weight[row, column] = strength
+    return weight
+
+
+def mixed(x, w_q, w_k, w_v, scale=None, axis=-1):
+    scores = (x @ w_q) @ (x @ w_k).mT / math.sqrt(scale or w_q.size(-1))
+    return scores.softmax(axis) @ (x @ w_v)
+
+
+def joined(parts):
+    return parts.transpose(0, 1).flatten(1)
+
+
+RIGHT = [
+    (check_split, split),
+    (check_split, lambda x, h: x.unflatten(-1, (h, -1)).transpose(1, 2)),
+    (check_split, lambda x, h: torch.stack(x.chunk(h, dim=-1), dim=1)),
+    (check_merge, lambda h: h.transpose(1, 2).flatten(2)),
+    (check_merge, lambda h: torch.cat(h.unbind(1), dim=-1)),
+    (check_count, {8: WHOLE, 16: WHOLE}),
+    (check_question, asking((2, 1))),
+    (check_question, asking((2, 1), strength=20.0).double()),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v)) @ o),
+]
+
+WRONG = [
+    (check_split, viewed, "view without a transpose"),
+    (check_split, cut, "words come before heads"),
+    (check_split, dealt, "interleaved"),
+    (check_split, lambda x, h: split(x, h).mT, "changed places"),
+    (check_split, lambda x, h: x, "shape"),
+    (check_split, lambda x, h: split(x, h).flip(1), "wrong head"),
+    (check_split, lambda x, h: [x], "tensor"),
+    (check_merge, lambda h: h.reshape(h.size(0), h.size(2), -1), "mix different words"),
+    (check_merge, lambda h: h.permute(0, 2, 3, 1).flatten(2), "interleaved"),
+    (check_merge, lambda h: h.transpose(1, 2), "still apart"),
+    (check_merge, lambda h: h.sum(1), "side by side"),
+    (check_merge, lambda h: h.mean(1), "side by side"),
+    (check_merge, lambda h: h.flatten(), "shape"),
+    (check_count, {8: WHOLE, 16: 2 * WHOLE}, "doubled"),
+    (check_count, {8: WHOLE, 16: WHOLE // 2}, "halved"),
+    (check_count, {8: WHOLE, 16: WHOLE + 8}, "equal"),
+    (check_count, dict.fromkeys((8, 16), 4 * 512 * 512), "biases"),
+    (check_count, dict.fromkeys((8, 16), 3 * (512 * 512 + 512)), "output projection"),
+    (check_count, dict.fromkeys((8, 16), 4 * (512 * 64 + 64)), "one head's share"),
+    (check_count, dict.fromkeys((8, 16), 8 * WHOLE), "full-width"),
+    (check_count, dict.fromkeys((8, 16), 7), "four linear maps"),
+    (check_question, asking((2, 1)).T, "transposed"),
+    (check_question, torch.zeros(4, 4), "rows"),
+    (check_question, asking((1, 2)), "swapped"),
+    (check_question, asking((2, 1), strength=-12.0), "sign"),
+    (check_question, asking((2, 1), strength=3.0), "larger"),
+    (check_question, asking((2, 0)), "does not ask for an action"),
+    (check_question, asking((0, 1), (2, 1)), "other words"),
+    (check_question, asking((2, 1)) + asking((4, 1), strength=5.0), "code"),
+    (check_question, "visite", "tensor"),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v, 5)) @ o, "√d_v"),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v, 8)) @ o, "√d_model"),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v, 1)) @ o, "nothing"),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: mixed(x, q, k, v).reshape(len(x), -1) @ o,
+        "mixes several words",
+    ),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: mixed(x, q, k, v).permute(1, 2, 0).flatten(1) @ o,
+        "interleaved",
+    ),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: joined(mixed(x, q, k, v, axis=-2)) @ o,
+        "over the queries",
+    ),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v)), "not projected"),
+    (check_sizes, lambda x, q, k, v, o: mixed(x, q, k, v), "shape"),
+    (check_sizes, lambda x, q, k, v, o: x, "compare one head"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_mistake_is_named(check, answer, words):
+    verdict = repr(check(answer))
+    assert verdict.startswith("✗")
+    assert words in verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "stub"),
+    [
+        (check_split, lambda x, h: ...),
+        (check_merge, lambda h: ...),
+        (check_count, {8: ..., 16: ...}),
+        (check_question, ...),
+        (check_sizes, lambda x, q, k, v, o: None),
+    ],
+)
+def test_unanswered(check, stub):
+    assert repr(check(...)).startswith("○")
+    assert repr(check(stub)).startswith("○")
+
+
+def test_an_error_becomes_a_verdict():
+    verdict = repr(check_split(lambda x, h: x.view(7)))
+    assert verdict.startswith("✗")
+    assert "RuntimeError" in verdict
+
+
+def test_the_count_is_the_models_own():
+    layer: nn.Module = MultiHeadAttention(512, 8)
+    assert sum(parameter.numel() for parameter in layer.parameters()) == WHOLE

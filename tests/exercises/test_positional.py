@@ -1,0 +1,165 @@
+"""Chapter 06's exercises: the answer is right, likely mistakes are named."""
+
+import math
+
+import pytest
+import torch
+
+from bookkit.checks.positional import (
+    check_ahead,
+    check_start,
+    check_table,
+    check_wavelengths,
+)
+from transformer import sinusoids
+
+TURN, MOST = 2 * math.pi, 10_000 ** (510 / 512)
+
+
+def table(exponent, base=10_000, first=0):
+    """A reader's table: `exponent(column, d_model)` of each column."""
+
+    def make(length, d_model):
+        rows = torch.empty(length, d_model)
+        position = torch.arange(first, first + length)
+        for column in range(d_model):
+            angle = position * base ** -exponent(column, d_model)
+            rows[:, column] = angle.cos() if column % 2 else angle.sin()
+        return rows
+
+    return make
+
+
+def pair(column, d_model):
+    return 2 * (column // 2) / d_model
+
+
+def halves(length, d_model):
+    rows = sinusoids(length, d_model)
+    return torch.cat((rows[:, 0::2], rows[:, 1::2]), dim=1)
+
+
+def swapped(length, d_model):
+    return sinusoids(length, d_model).view(length, -1, 2).flip(-1).flatten(1)
+
+
+def shifted(length, d_model):
+    rows = sinusoids(length, d_model)
+    rows[3] = 0
+    return rows
+
+
+def rotation(k, d_model):
+    blocks = []
+    for i in range(d_model // 2):
+        angle = k * 10_000 ** (-2 * i / d_model)
+        sin, cos = math.sin(angle), math.cos(angle)
+        blocks.append(torch.tensor([[cos, sin], [-sin, cos]]))
+    return torch.block_diag(*blocks)
+
+
+def chunked(first=0, step="words"):
+    def encode_chunks(encode, chunks):
+        results, start = [], 0
+        for number, chunk in enumerate(chunks):
+            at = {"words": start, "chunks": number, "none": 0}[step]
+            results.append(encode(chunk, start=max(at + first, 0)))
+            start += chunk.size(1)
+        return results
+
+    return encode_chunks
+
+
+def from_ends(encode, chunks):
+    results, start = [], 0
+    for chunk in chunks:
+        start += chunk.size(1)
+        results.append(encode(chunk, start=start))
+    return results
+
+
+def turns(fastest, slowest):
+    return {"fastest": fastest, "slowest": slowest}
+
+
+RIGHT = [
+    (check_table, sinusoids),
+    (check_table, table(pair)),
+    (check_wavelengths, turns(TURN, TURN * MOST)),
+    (check_wavelengths, turns(6.28, 60_600)),
+    (check_ahead, lambda d: 64 * rotation(2, d)),
+    (check_ahead, lambda d: 100 * rotation(2, d).double()),
+    (check_start, chunked()),
+]
+
+WRONG = [
+    (check_table, table(lambda c, d: 2 * c / d), "column where the formula"),
+    (check_table, table(lambda c, d: 4 * (c // 2) / d), "doubled"),
+    (check_table, table(lambda c, d: c / d), "share one angle"),
+    (check_table, table(lambda c, d: (c // 2) / d), "2 of 2i is missing"),
+    (check_table, table(lambda c, d: -pair(c, d)), "sign"),
+    (check_table, table(pair, first=1), "start at 0"),
+    (check_table, table(pair, base=1_000), "base"),
+    (check_table, swapped, "swapped"),
+    (check_table, halves, "layout"),
+    (check_table, lambda n, d: sinusoids(n, d).T, "transposed"),
+    (check_table, lambda n, d: sinusoids(n + 1, d), "shape"),
+    (check_table, shifted, "position 3"),
+    (check_table, lambda n, d: 0, "tensor"),
+    (check_wavelengths, turns(TURN * MOST, TURN), "swapped"),
+    (check_wavelengths, turns(1, MOST), "2π radians"),
+    (check_wavelengths, turns(TURN, 10_000), "2π radians"),
+    (check_wavelengths, turns(1 / TURN, 1 / TURN / MOST), "words per turn"),
+    (check_wavelengths, turns(360, 5), "radians"),
+    (check_wavelengths, turns(TURN, TURN * 10_000), "510/512"),
+    (check_wavelengths, turns(TURN, TURN * 10_000 ** (255 / 512)), "with the 2"),
+    (check_wavelengths, turns(TURN, 5), "last pair"),
+    (check_wavelengths, turns(17, 5), "one radian a word"),
+    (check_ahead, lambda d: 64 * rotation(-2, d), "two words back"),
+    (check_ahead, lambda d: 64 * rotation(2, d).T, "two words back"),
+    (check_ahead, lambda d: 2 * rotation(2, d), "larger factor"),
+    (check_ahead, lambda d: 64 * torch.eye(d), "not turned"),
+    (check_ahead, lambda d: 64 * rotation(1, d), "+1"),
+    (check_ahead, lambda d: torch.eye(3), "shape"),
+    (check_ahead, lambda d: "forward", "tensor"),
+    (check_start, chunked(step="none"), "forgotten"),
+    (check_start, chunked(step="chunks"), "not words"),
+    (check_start, from_ends, "its own length"),
+    (check_start, chunked(first=1), "one too far"),
+    (check_start, chunked(first=-1), "one too few"),
+    (check_start, chunked(first=5), "some words"),
+    (check_start, lambda encode, chunks: torch.cat(chunks, 1), "list"),
+    (check_start, lambda encode, chunks: [c[:, :1] for c in chunks], "shape"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_mistake_is_named(check, answer, words):
+    verdict = repr(check(answer))
+    assert verdict.startswith("✗")
+    assert words in verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "stub"),
+    [
+        (check_table, lambda length, d_model: ...),
+        (check_wavelengths, turns(..., ...)),
+        (check_ahead, lambda d_model: ...),
+        (check_start, lambda encode, chunks: None),
+    ],
+)
+def test_unanswered(check, stub):
+    assert repr(check(...)).startswith("○")
+    assert repr(check(stub)).startswith("○")
+
+
+def test_an_error_becomes_a_verdict():
+    verdict = repr(check_table(lambda length, d_model: 1 / 0))
+    assert verdict.startswith("✗")
+    assert "ZeroDivisionError" in verdict
