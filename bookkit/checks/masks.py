@@ -1,0 +1,178 @@
+"""Checks for the exercises of chapter 8, Who may look at whom?"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, right, wrong
+
+
+@exercise
+def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
+    """Exercise: padding and causal mask in one, (batch, 1, length, length)."""
+    ids = torch.tensor([[4, 5, 6, 7, 8], [3, 3, 4, 9, 5], [4, 9, 5, 3, 3]])
+    answer = both_masks(ids, 3)
+    if not isinstance(answer, Tensor):
+        return wrong(f"A tensor of booleans is wanted, got {type(answer).__name__}.")
+    past = torch.ones(5, 5, dtype=torch.bool).tril()
+    words = (ids != 3)[:, None, None, :]
+    mask = words & past
+    if answer.shape == (3, 5, 5):
+        return wrong(
+            "The shape is (batch, length, length). Beside (batch, heads, queries, keys)"
+            " the batch would line up with the heads: add an axis of size 1 for them."
+        )
+    if answer.dtype != torch.bool:
+        return wrong(
+            f"The mask should be boolean, got {answer.dtype}: True says may attend, "
+            "and nothing is added to the scores."
+        )
+    if answer.shape == (3, 1, 1, 5):
+        return wrong("That is the padding mask alone: the future is still visible.")
+    if answer.shape in ((5, 5), (1, 1, 5, 5)):
+        return wrong("That is the causal mask alone: the padding is still visible.")
+    if answer.shape != mask.shape:
+        return wrong(
+            "The shape should be (batch, 1, length, length) = (3, 1, 5, 5), got "
+            f"{tuple(answer.shape)}."
+        )
+    if torch.equal(answer, mask):
+        # another padding id, so that 3 cannot be built in
+        other = torch.tensor([[7, 3, 0]])
+        if torch.equal(
+            both_masks(other, 0), (other != 0)[:, None, None, :] & past[:3, :3]
+        ):
+            return right("A pair must be allowed by the one and by the other.")
+        return wrong("Right for padding id 3, but not for 0: use pad_id.")
+    if torch.equal(answer, ~mask):
+        return wrong(
+            "Inverted: True must mean may attend. Yours is what nn.MultiheadAttention "
+            "would want."
+        )
+    if torch.equal(answer, words | past):
+        return wrong(
+            "You joined the masks by or: a pair allowed by either gets through. Both "
+            "must allow it."
+        )
+    if torch.equal(answer, words & past.T):
+        return wrong(
+            "Your triangle is the upper one: each position sees the future, and not "
+            "the past."
+        )
+    if torch.equal(answer, words.transpose(-2, -1) & past):
+        return wrong(
+            "You forbid padded queries, the rows. Words still look at padding keys: "
+            "forbid the columns."
+        )
+    if torch.equal(answer, words & words.transpose(-2, -1) & past):
+        return wrong(
+            "You also forbid padded queries. Nobody reads their rows, and a row that "
+            "may look at nothing is a risk: forbid the columns only."
+        )
+    off_by_one = torch.ones(5, 5, dtype=torch.bool)
+    if torch.equal(answer, words & off_by_one.tril(1)):
+        return wrong("Off by one: each position sees the token it has to guess.")
+    if torch.equal(answer, words & off_by_one.tril(-1)):
+        return wrong(
+            "Off by one: a position may look at itself, and the first would otherwise "
+            "see nothing."
+        )
+    if torch.equal(answer, words.expand_as(mask)):
+        return wrong("The padding is hidden, but the future is still visible.")
+    if torch.equal(answer, past.expand_as(mask)):
+        return wrong("The future is hidden, but the padding is still visible.")
+    return wrong("The shape is right; compare your rows with the figure of both masks.")
+
+
+_FEATURES = torch.randn(10, 4, generator=torch.Generator().manual_seed(8))
+
+
+def _model(sees: Callable[[int], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Each output is a weighted sum of the tokens that `sees(length)` lets it see."""
+
+    def model(ids: Tensor) -> Tensor:
+        length = ids.size(1)
+        weights = sees(length).float() * torch.arange(1.0, length + 1)
+        return weights @ _FEATURES[ids]
+
+    return model
+
+
+def _lower(diagonal: int) -> Callable[[int], Tensor]:
+    return lambda length: torch.ones(length, length).tril(diagonal)
+
+
+def _last_to_first(length: int) -> Tensor:
+    sees = torch.ones(length, length).tril()
+    sees[0, -1] = 1
+    return sees
+
+
+def _middle(length: int) -> Tensor:
+    sees = torch.ones(length, length).tril()
+    sees[length // 2 - 1, length // 2] = 1
+    return sees
+
+
+@exercise
+def check_detector(sees_future: Callable[..., bool]) -> Verdict:
+    """Exercise: does an output change when a later token does?"""
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    given = ids.clone()
+
+    def caught(sees: Callable[[int], Tensor]) -> bool:
+        return bool(sees_future(_model(sees), ids))
+
+    if caught(_lower(0)):
+        return wrong(
+            "An honest causal model is accused. The output at the changed token, and "
+            "those after it, may move: compare only the outputs before it."
+        )
+    if caught(_lower(-1)):
+        return wrong("A model that sees strictly earlier tokens is accused.")
+    if not caught(lambda length: torch.ones(length, length)):
+        return wrong("A model without any mask passes your detector.")
+    if not caught(lambda length: torch.ones(length, length).triu()):
+        return wrong("A model that sees only the future passes your detector.")
+    if not caught(_lower(1)):
+        return wrong(
+            "A mask off by one passes. The output just before the changed token must "
+            "be compared too."
+        )
+    if not caught(_middle):
+        return wrong(
+            "A leak from one token in the middle passes: change every token in turn, "
+            "not only the first or the last."
+        )
+    if not caught(_last_to_first):
+        return wrong(
+            "A leak from the last token to the first output passes: compare all "
+            "earlier outputs, and change the last token too."
+        )
+    if not torch.equal(ids, given):
+        return wrong("Right, but you changed the caller's ids: work on a clone.")
+    return right(
+        "Seven models judged, two honest and five leaking in different places."
+    )
+
+
+@exercise
+def check_reach(places_ahead: int) -> Verdict:
+    """Exercise: how far six layers of tril(2) leak."""
+    length, sees = 20, torch.ones(20, 20).tril(2)
+    reach = torch.eye(length)
+    for _ in range(6):
+        reach = ((sees @ reach) > 0).float()
+    measured = int(reach[0].nonzero().max())
+    if places_ahead == measured:
+        return right(f"Measured by following the permissions: {measured} places.")
+    if places_ahead == 2:
+        return wrong("That is one layer. The next one reads what it has gathered.")
+    if places_ahead == 6:
+        return wrong("That is one place a layer. Here each layer reaches two.")
+    if places_ahead in (2**6, 3**6):
+        return wrong(
+            "Each layer adds its step to those below; it does not multiply them."
+        )
+    return wrong("Each layer reads outputs that have already looked two places ahead.")

@@ -1,0 +1,137 @@
+"""The exercises of chapter 8: right answers pass, likely wrong ones are named."""
+
+import pytest
+import torch
+
+from bookkit.checks.masks import check_both, check_detector, check_reach
+
+
+def triangle(ids, diagonal=0):
+    length = ids.size(1)
+    return torch.ones(length, length, dtype=torch.bool).tril(diagonal)
+
+
+def words(ids, pad_id):
+    return (ids != pad_id)[:, None, None, :]
+
+
+def sees_future(model, ids, compare=lambda j: slice(0, j), tokens=None):
+    for j in tokens or range(1, ids.size(1)):
+        changed = ids.clone()
+        changed[:, j] = (changed[:, j] + 1) % 10
+        moved = model(changed)[:, compare(j)] - model(ids)[:, compare(j)]
+        if moved.numel() and moved.abs().max() > 1e-5:
+            return True
+    return False
+
+
+def with_the_changed_one(model, ids):
+    return sees_future(model, ids, compare=lambda j: slice(0, j + 1))
+
+
+def two_before(model, ids):
+    return sees_future(model, ids, compare=lambda j: slice(0, max(j - 1, 0)))
+
+
+def only_the_last(model, ids):
+    return sees_future(model, ids, tokens=[ids.size(1) - 1])
+
+
+def only_the_neighbour(model, ids):
+    return sees_future(model, ids, compare=lambda j: slice(j - 1, j))
+
+
+def in_place(model, ids):
+    for j in range(1, ids.size(1)):
+        past = model(ids)[:, :j]
+        ids[:, j] = (ids[:, j] + 1) % 10
+        if (model(ids)[:, :j] - past).abs().max() > 1e-5:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (check_both, lambda ids, pad_id: words(ids, pad_id) & triangle(ids)),
+        (check_detector, sees_future),
+        (check_reach, 12),
+    ],
+)
+def test_the_model_solution_is_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda ids, pad: ~(words(ids, pad) & triangle(ids)), "Inverted"),
+        (lambda ids, pad: words(ids, pad) | triangle(ids), "joined the masks by or"),
+        (lambda ids, pad: words(ids, pad) & triangle(ids).T, "upper one"),
+        (lambda ids, pad: words(ids, pad).mT & triangle(ids), "padded queries, the"),
+        (
+            lambda ids, pad: words(ids, pad) & words(ids, pad).mT & triangle(ids),
+            "also forbid padded queries",
+        ),
+        (lambda ids, pad: words(ids, pad) & triangle(ids, 1), "has to guess"),
+        (lambda ids, pad: words(ids, pad) & triangle(ids, -1), "look at itself"),
+        (lambda ids, pad: words(ids, pad), "padding mask alone"),
+        (lambda ids, pad: triangle(ids), "causal mask alone"),
+        (lambda ids, pad: (words(ids, pad) & triangle(ids))[:, 0], "heads"),
+        (lambda ids, pad: (words(ids, pad) & triangle(ids)).float(), "boolean"),
+        (lambda ids, pad: words(ids, 3) & triangle(ids), "use pad_id"),
+        (
+            lambda ids, pad: words(ids, pad).expand(-1, 1, ids.size(1), -1),
+            "future is still visible",
+        ),
+        (
+            lambda ids, pad: triangle(ids).expand(len(ids), 1, -1, -1),
+            "padding is still visible",
+        ),
+        (lambda ids, pad: ids.nothing, "AttributeError"),
+    ],
+)
+def test_a_wrong_mask_is_named(answer, named):
+    verdict = repr(check_both(answer))
+    assert verdict.startswith("✗")
+    assert named in verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (with_the_changed_one, "honest causal model"),
+        (two_before, "off by one"),
+        (only_the_last, "every token in turn"),
+        (only_the_neighbour, "last token to the first"),
+        (lambda model, ids: False, "without any mask"),
+        (in_place, "work on a clone"),
+    ],
+)
+def test_a_weak_detector_is_named(answer, named):
+    verdict = repr(check_detector(answer))
+    assert verdict.startswith("✗")
+    assert named in verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [(2, "one layer"), (6, "one place a layer"), (64, "multiply"), (13, "Each layer")],
+)
+def test_a_wrong_reach_is_named(answer, named):
+    verdict = repr(check_reach(answer))
+    assert verdict.startswith("✗")
+    assert named in verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (check_both, ...),
+        (check_both, lambda ids, pad_id: None),
+        (check_detector, lambda model, ids: ...),
+        (check_reach, ...),
+    ],
+)
+def test_no_answer_is_not_wrong(check, answer):
+    assert repr(check(answer)).startswith("○")
