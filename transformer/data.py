@@ -1,0 +1,993 @@
+"""Made from book/11-data.md: edit the chapter, not this file."""
+
+import difflib
+import functools
+import math
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from transformer.embedding import require_positive
+
+__all__ = [
+    "tokenize",
+    "detokenize",
+    "lower_first",
+    "PAD",
+    "BOS",
+    "EOS",
+    "SPECIAL_SYMBOLS",
+    "Vocabulary",
+    "Noun",
+    "Adjective",
+    "Place",
+    "Verb",
+    "NOUNS",
+    "WASHABLE",
+    "PEOPLE",
+    "WOMEN",
+    "MEN",
+    "SIZES",
+    "COLOURS",
+    "MOODS",
+    "PLACES",
+    "MONTHS",
+    "SEASONS",
+    "DAYS",
+    "regular",
+    "BE",
+    "GO",
+    "HAVE",
+    "SELL",
+    "WANT",
+    "VISITING",
+    "STAYING",
+    "ALL",
+    "HANDLING",
+    "VOWELS",
+    "BEFORE_VOWEL",
+    "elide",
+    "french_plural",
+    "english_plural",
+    "agree",
+    "Pair",
+    "Determiner",
+    "singular_and_plural",
+    "DEFINITE",
+    "INDEFINITE",
+    "NOT_ANY",
+    "NUMBERS",
+    "MY",
+    "YOUR",
+    "OUR",
+    "YOUR_POLITE",
+    "THEIRS",
+    "noun_phrase",
+    "Subject",
+    "conjugate",
+    "people",
+    "names",
+    "couples",
+    "SUBJECTS",
+    "Time",
+    "TIMES",
+    "times",
+    "determiners",
+    "sentence",
+    "say_visit",
+    "say_stay",
+    "say_object",
+    "say_mood",
+    "say_look",
+    "Frame",
+    "place_frames",
+    "object_frames",
+    "mood_frames",
+    "look_frames",
+    "colours_of",
+    "frames",
+    "count_sentences",
+    "HELD_OUT",
+    "root_words",
+    "is_held_out",
+    "random_pair",
+    "sample_pairs",
+    "vocabularies",
+    "pad",
+    "Example",
+    "Batch",
+    "make_batch",
+    "batches_by_tokens",
+    "to_examples",
+]
+
+
+def tokenize(sentence: str) -> list[str]:
+    """Cut a sentence into words and commas; what elides stands alone: l' Afrique.
+
+    Composed and decomposed accents, straight and curly apostrophes, and all kinds of
+    white space read alike. A final full stop is dropped.
+
+    Raises:
+        ValueError: for a sentence without words, or with a control character.
+    """
+    for character in sentence:
+        if unicodedata.category(character) in ("Cc", "Cs") and not character.isspace():
+            raise ValueError(f"a sentence holds the control character {character!r}")
+    text = unicodedata.normalize("NFC", sentence).replace("’", "'")
+    words = re.findall(r"[^\s',.!?;:]+'?|\S", text)
+    if words and words[-1] == ".":
+        words.pop()
+    if not words:
+        raise ValueError("a sentence needs at least one word, got none")
+    return words
+
+
+def detokenize(words: Iterable[str]) -> str:
+    """The way back: join the words, close the gaps, begin with a capital."""
+    text = " ".join(words).replace("' ", "'").replace(" ,", ",")
+    return text[:1].upper() + text[1:]
+
+
+def lower_first(words: Sequence[str], known: Container[str]) -> list[str]:
+    """Undo the capital of a sentence's first word, unless it is known with it."""
+    first, *rest = words
+    lowered = first[:1].lower() + first[1:]
+    return [lowered if first not in known and lowered in known else first, *rest]
+
+
+PAD = 0
+BOS = 1
+EOS = 2
+SPECIAL_SYMBOLS = ("<pad>", "<bos>", "<eos>")
+
+
+class Vocabulary:
+    """A numbered list of words. Ids 0, 1 and 2 are taken by PAD, BOS and EOS.
+
+    `len`, `in` and iteration speak of the words; `size` counts the special ids too,
+    and is what a model's table needs.
+
+    Raises:
+        ValueError: for no words, an empty word, or one that comes twice.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._words = tuple(words)
+        if not self._words:
+            raise ValueError("a vocabulary needs at least one word, got none")
+        self._ids: dict[str, int] = {}
+        for word in self._words:
+            if not word or word.split() != [word]:
+                raise ValueError(f"a word must be letters without spaces, got {word!r}")
+            if word in self._ids or word in SPECIAL_SYMBOLS:
+                raise ValueError(f"each word may come once, got {word!r} again")
+            self._ids[word] = len(SPECIAL_SYMBOLS) + len(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    @property
+    def size(self) -> int:
+        """How many ids there are: the words and the special symbols."""
+        return len(SPECIAL_SYMBOLS) + len(self._words)
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """The id of each word.
+
+        Raises:
+            ValueError: naming the first word that is not known.
+        """
+        ids = []
+        for word in words:
+            if word not in self._ids:
+                raise ValueError(self._unknown(word))
+            ids.append(self._ids[word])
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The word of each id; special symbols are left out.
+
+        Raises:
+            ValueError: for an id that no word has.
+        """
+        ids = list(ids)
+        for index in ids:
+            if not 0 <= index < self.size:
+                raise ValueError(f"ids must lie in 0..{self.size - 1}, got {index}")
+        first = len(SPECIAL_SYMBOLS)
+        return [self._words[index - first] for index in ids if index >= first]
+
+    def _unknown(self, word: str) -> str:
+        near = difflib.get_close_matches(word, self._words, cutoff=0.6)
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        return (
+            f"unknown word {word[:40]!r}{hint}; {len(self)} words are known, "
+            'and "python -m transformer words" lists them'
+        )
+
+
+class Noun(NamedTuple):
+    """A noun, its gender (m or f), its translation and the colours it may have."""
+
+    french: str
+    gender: str
+    english: str
+    colours: str = "rouge noir blanc vert bleu gris"
+
+
+class Adjective(NamedTuple):
+    """An adjective in both genders; three have a form of their own before a vowel."""
+
+    masculine: str
+    feminine: str
+    english: str
+    before_vowel: str = ""
+
+
+class Place(NamedTuple):
+    """A place, the article it takes in French (cities take none), its translation."""
+
+    french: str
+    article: str
+    english: str
+
+
+class Verb(NamedTuple):
+    """A verb as je, tu, il, nous, vous and ils say it, and what may go with it.
+
+    `times` and `determiners` name the kinds that sound natural after the verb;
+    `city_times` are further times when the place is a city.
+    """
+
+    french: Sequence[str]
+    english: str
+    times: str = ""
+    determiners: str = ""
+    city_times: str = ""
+
+
+NOUNS = (
+    Noun("maison", "f", "house"),
+    Noun("voiture", "f", "car"),
+    Noun("vélo", "m", "bike"),
+    Noun("bateau", "m", "boat"),
+    Noun("livre", "m", "book"),
+    Noun("robe", "f", "dress"),
+    Noun("chapeau", "m", "hat"),
+    Noun("chaise", "f", "chair"),
+    Noun("horloge", "f", "clock"),
+    Noun("parapluie", "m", "umbrella"),
+    Noun("fleur", "f", "flower", "rouge blanc bleu"),
+    Noun("arbre", "m", "tree", "rouge vert"),
+    Noun("oiseau", "m", "bird"),
+    Noun("chat", "m", "cat", "noir blanc gris"),
+    Noun("chien", "m", "dog", "noir blanc gris"),
+)
+WASHABLE = ("voiture", "vélo", "bateau", "robe", "chapeau", "chaise", "chat", "chien")
+PEOPLE = (
+    Noun("frère", "m", "brother"),
+    Noun("sœur", "f", "sister"),
+    Noun("ami", "m", "friend"),
+    Noun("amie", "f", "friend"),
+    Noun("enfant", "m", "child"),
+)
+WOMEN = ("Jane", "Marie", "Alice")
+MEN = ("Paul", "Luc", "Hugo")
+
+
+SIZES = (
+    Adjective("petit", "petite", "small"),
+    Adjective("grand", "grande", "big"),
+    Adjective("beau", "belle", "beautiful", "bel"),
+    Adjective("vieux", "vieille", "old", "vieil"),
+    Adjective("nouveau", "nouvelle", "new", "nouvel"),
+)
+COLOURS = (
+    Adjective("rouge", "rouge", "red"),
+    Adjective("noir", "noire", "black"),
+    Adjective("blanc", "blanche", "white"),
+    Adjective("vert", "verte", "green"),
+    Adjective("bleu", "bleue", "blue"),
+    Adjective("gris", "grise", "grey"),
+)
+MOODS = (
+    Adjective("content", "contente", "happy"),
+    Adjective("triste", "triste", "sad"),
+    Adjective("malade", "malade", "ill"),
+    Adjective("fatigué", "fatiguée", "tired"),
+)
+
+
+PLACES = (
+    Place("France", "la", "France"),
+    Place("Canada", "le", "Canada"),
+    Place("Afrique", "la", "Africa"),
+    Place("Paris", "", "Paris"),
+    Place("Espagne", "la", "Spain"),
+    Place("Japon", "le", "Japan"),
+    Place("Londres", "", "London"),
+    Place("États-Unis", "les", "the United States"),
+    Place("Italie", "la", "Italy"),
+    Place("Rome", "", "Rome"),
+    Place("Brésil", "le", "Brazil"),
+    Place("Angleterre", "la", "England"),
+    Place("Berlin", "", "Berlin"),
+    Place("Pays-Bas", "les", "the Netherlands"),
+)
+MONTHS = {
+    "janvier": "January",
+    "février": "February",
+    "mars": "March",
+    "avril": "April",
+    "mai": "May",
+    "juin": "June",
+    "juillet": "July",
+    "août": "August",
+    "septembre": "September",
+    "octobre": "October",
+    "novembre": "November",
+    "décembre": "December",
+}
+SEASONS = {
+    "printemps": "spring",
+    "été": "summer",
+    "automne": "autumn",
+    "hiver": "winter",
+}
+DAYS = {
+    "lundi": "Monday",
+    "mardi": "Tuesday",
+    "mercredi": "Wednesday",
+    "jeudi": "Thursday",
+    "vendredi": "Friday",
+    "samedi": "Saturday",
+    "dimanche": "Sunday",
+}
+
+
+def regular(stem: str, stressed: str = "") -> Sequence[str]:
+    """The present of a verb in -er; some stems change where the ending is silent."""
+    strong = stressed or stem
+    silent = strong + "e", strong + "es", strong + "e"
+    return (*silent, stem + "ons", stem + "ez", strong + "ent")
+
+
+BE = ("suis", "es", "est", "sommes", "êtes", "sont")
+GO = ("vais", "vas", "va", "allons", "allez", "vont")
+HAVE = ("ai", "as", "a", "avons", "avez", "ont")
+SELL = ("vends", "vends", "vend", "vendons", "vendez", "vendent")
+WANT = ("veux", "veux", "veut", "voulons", "voulez", "veulent")
+
+VISITING = (
+    Verb(regular("visit"), "visit", "month season summers day"),
+    Verb(regular("aim"), "like", "month season"),
+)
+STAYING = (
+    Verb(GO, "go to", "month season summers day", "", "mondays"),
+    Verb(BE, "be in", "month season day", "", "mondays"),
+    Verb(regular("habit"), "live in", "month season"),
+    Verb(regular("travaill"), "work in", "month season", "", "mondays"),
+)
+ALL = "definite indefinite possessive number"
+HANDLING = (
+    Verb(regular("aim"), "like", "", "definite possessive"),
+    Verb(WANT, "want", "", "definite indefinite number"),
+    Verb(HAVE, "have", "", "indefinite number"),
+    Verb(
+        regular("achet", "achèt"),
+        "buy",
+        "month season day",
+        "definite indefinite number",
+    ),
+    Verb(SELL, "sell", "month season day", ALL),
+    Verb(
+        regular("cherch"),
+        "look for",
+        "season mondays",
+        "definite indefinite possessive",
+    ),
+    Verb(regular("regard"), "look at", "month season mondays", ALL),
+    Verb(regular("dessin"), "draw", "month season summers mondays", ALL),
+    Verb(regular("lav"), "wash", "month mondays day", "definite possessive number"),
+)
+
+
+VOWELS = tuple("aeéêhioôuAEÉIO")  # h is silent in every word here that it begins
+BEFORE_VOWEL = {
+    "le": "l'",
+    "la": "l'",
+    "je": "j'",
+    "ne": "n'",
+    "de": "d'",
+    "ma": "mon",
+    "ta": "ton",
+    "sa": "son",
+}
+
+
+def elide(words: Iterable[str]) -> tuple[str, ...]:
+    """Change what may not stand before a vowel: la Afrique to l' Afrique."""
+    changed: list[str] = []
+    for word in words:
+        if changed and word.startswith(VOWELS):
+            changed[-1] = BEFORE_VOWEL.get(changed[-1], changed[-1])
+        changed.append(word)
+    return tuple(changed)
+
+
+def french_plural(word: str) -> str:
+    """One bateau, two bateaux; one chat, two chats; gris and vieux stay."""
+    if word.endswith(("s", "x")):
+        return word
+    return word + ("x" if word.endswith("eau") else "s")
+
+
+def english_plural(word: str) -> str:
+    """One dress, two dresses; one child, two children."""
+    if word == "child":
+        return "children"
+    return word + ("es" if word.endswith("s") else "s")
+
+
+def agree(adjective: Adjective, gender: str, plural: bool, following: str = "") -> str:
+    """The adjective as its noun wants it: beau, belle, beaux, belles, or bel oiseau."""
+    if gender == "m" and not plural and following.startswith(VOWELS):
+        return adjective.before_vowel or adjective.masculine
+    one = adjective.masculine if gender == "m" else adjective.feminine
+    return french_plural(one) if plural else one
+
+
+class Pair(NamedTuple):
+    """Some French words and their translation: a whole sentence or a part of one."""
+
+    french: tuple[str, ...]
+    english: tuple[str, ...]
+
+
+class Determiner(NamedTuple):
+    """What opens a noun phrase, in both genders; English may say nothing."""
+
+    masculine: str
+    feminine: str
+    english: str
+    plural: bool = False
+
+
+def singular_and_plural(
+    masculine: str, feminine: str, plural: str, english: str
+) -> tuple[Determiner, Determiner]:
+    """The two determiners of one meaning."""
+    one = Determiner(masculine, feminine, english)
+    return one, Determiner(plural, plural, english, plural=True)
+
+
+DEFINITE = singular_and_plural("le", "la", "les", "the")
+INDEFINITE = Determiner("un", "une", "a"), Determiner("des", "des", "", plural=True)
+NOT_ANY = Determiner("de", "de", "a"), Determiner("de", "de", "", plural=True)
+NUMBERS = tuple(
+    Determiner(french, french, english, plural=True)
+    for french, english in (("deux", "two"), ("trois", "three"), ("quatre", "four"))
+)
+MY = singular_and_plural("mon", "ma", "mes", "my")
+YOUR = singular_and_plural("ton", "ta", "tes", "your")
+OUR = singular_and_plural("notre", "notre", "nos", "our")
+YOUR_POLITE = singular_and_plural("votre", "votre", "vos", "your")
+THEIRS = {
+    "his": singular_and_plural("son", "sa", "ses", "his"),
+    "her": singular_and_plural("son", "sa", "ses", "her"),
+    "their": singular_and_plural("leur", "leur", "leurs", "their"),
+}
+
+
+def noun_phrase(
+    determiner: Determiner,
+    noun: Noun,
+    size: Adjective | None = None,
+    colour: Adjective | None = None,
+    generic: bool = False,
+) -> Pair:
+    """Size before the noun and colour after it in French; both before it in English.
+
+    `generic` drops the English article of a plural: aime les chats, likes cats.
+    """
+    gender, plural = noun.gender, determiner.plural
+    name = french_plural(noun.french) if plural else noun.french
+    article = determiner.masculine if gender == "m" else determiner.feminine
+    french = ["de" if article == "des" and size else article]
+    if size:
+        french.append(agree(size, gender, plural, name))
+    french.append(name)
+    if colour:
+        french.append(agree(colour, gender, plural))
+    english = [adjective.english for adjective in (size, colour) if adjective]
+    english.append(english_plural(noun.english) if plural else noun.english)
+    the = determiner.english
+    if the == "a" and english[0].startswith(("o", "u")):
+        the = "an"
+    if the and not (generic and plural and the == "the"):
+        english.insert(0, the)
+    return Pair(tuple(french), tuple(english))
+
+
+class Subject(NamedTuple):
+    """Who does it: its person (0 to 5, je to ils), and whose things are *son* and *sa*.
+
+    `agreements` lists the forms an adjective may take after it: ms, fs, mp, fp.
+    """
+
+    words: Pair
+    person: int
+    agreements: str
+    owner: str = ""
+
+
+def conjugate(subject: Subject, verb: Verb, negative: bool) -> Pair:
+    """The verb after its subject: visite, visits; ne visite pas, does not visit."""
+    french = verb.french[subject.person]
+    base, *rest = verb.english.split()
+    third = subject.person == 2
+    if base == "be":
+        english = ["am" if subject.person == 0 else "is" if third else "are"]
+        english += ["not"] if negative else []
+    elif negative:
+        english = ["does" if third else "do", "not", base]
+    elif third:
+        odd = {"have": "has", "go": "goes", "wash": "washes"}
+        english = [odd.get(base, base + "s")]
+    else:
+        english = [base]
+    return Pair(("ne", french, "pas") if negative else (french,), (*english, *rest))
+
+
+def people() -> Iterator[Subject]:
+    """My brother, your sisters, the child … as subjects."""
+    for noun in PEOPLE:
+        owner = "his" if noun.gender == "m" else "her"
+        openings: tuple[Determiner, ...] = MY + YOUR + OUR + YOUR_POLITE
+        if noun.french == "enfant":  # a boy or a girl: nobody knows whether his or her
+            owner, openings = "", openings + DEFINITE
+        for determiner in openings:
+            words = noun_phrase(determiner, noun)
+            if determiner.plural:
+                yield Subject(words, 5, noun.gender + "p", "their")
+            else:
+                yield Subject(words, 2, noun.gender + "s", owner)
+
+
+def names() -> Iterator[Subject]:
+    """Everybody by name."""
+    for name in WOMEN + MEN:
+        woman = name in WOMEN
+        words = Pair((name,), (name,))
+        yield Subject(words, 2, "fs" if woman else "ms", "her" if woman else "his")
+
+
+def couples() -> Iterator[Subject]:
+    """Everybody with everybody else; one man makes the adjective masculine."""
+    for one in WOMEN + MEN:
+        for other in WOMEN + MEN:
+            if one != other:
+                women = one in WOMEN and other in WOMEN
+                words = Pair((one, "et", other), (one, "and", other))
+                yield Subject(words, 5, "fp" if women else "mp", "their")
+
+
+SUBJECTS = {
+    "pronouns": (
+        Subject(Pair(("je",), ("I",)), 0, "ms fs"),
+        Subject(Pair(("tu",), ("you",)), 1, "ms fs"),
+        Subject(Pair(("il",), ("he",)), 2, "ms", "his"),
+        Subject(Pair(("elle",), ("she",)), 2, "fs", "her"),
+        Subject(Pair(("nous",), ("we",)), 3, "mp fp"),
+        Subject(Pair(("vous",), ("you",)), 4, "ms fs mp fp"),
+        Subject(Pair(("ils",), ("they",)), 5, "mp", "their"),
+        Subject(Pair(("elles",), ("they",)), 5, "fp", "their"),
+    ),
+    "names": tuple(names()),
+    "couples": tuple(couples()),
+    "people": tuple(people()),
+}
+
+
+class Time(NamedTuple):
+    """When: some words, said last or, with a comma, first."""
+
+    words: Pair
+    first: bool = False
+
+
+def _times_of(french: str, english: str, names: dict[str, str]) -> list[Pair]:
+    """The same words around each of the names: en mai, in May; en juin, in June."""
+    return [
+        Pair(
+            tuple(french.replace("…", name).split()),
+            tuple(english.replace("…", names[name]).split()),
+        )
+        for name in names
+    ]
+
+
+_SPRING = dict(list(SEASONS.items())[:1])
+_OTHER_SEASONS = dict(list(SEASONS.items())[1:])
+TIMES = {
+    "month": _times_of("en …", "in …", MONTHS),
+    "season": _times_of("au …", "in …", _SPRING)
+    + _times_of("en …", "in …", _OTHER_SEASONS),
+    "summers": _times_of("chaque …", "every …", SEASONS),
+    "day": _times_of("…", "on …", DAYS),
+    "mondays": _times_of("le …", "on …s", DAYS)
+    + _times_of("chaque …", "every …", DAYS),
+}
+
+
+@functools.cache
+def times(kinds: str, negative: bool) -> tuple[Time | None, ...]:
+    """The times of some kinds, last or first, or none at all.
+
+    A sentence that denies does not open with *chaque*.
+    """
+    words = [pair for kind in kinds.split() for pair in TIMES[kind]]
+    last = [Time(pair) for pair in words]
+    first = [
+        Time(pair, first=True)
+        for pair in words
+        if not (negative and pair.french[0] == "chaque")
+    ]
+    return (None, *last, *first)
+
+
+@functools.cache
+def determiners(kinds: str, negative: bool, subject: Subject) -> tuple[Determiner, ...]:
+    """What may open the object of a sentence.
+
+    *Son* belongs to the subject; nobody who says *tu* goes on to say *votre*.
+    """
+    found: list[Determiner] = []
+    for kind in kinds.split():
+        if kind == "definite":
+            found += DEFINITE
+        elif kind == "indefinite":
+            found += NOT_ANY if negative else INDEFINITE
+        elif kind == "number" and not negative:
+            found += NUMBERS
+        elif kind == "possessive":
+            found += MY + OUR + THEIRS.get(subject.owner, ())
+            if not {"vous", "votre", "vos"} & set(subject.words.french):
+                found += YOUR
+            if not {"tu", "ton", "ta", "tes"} & set(subject.words.french):
+                found += YOUR_POLITE
+    return tuple(found)
+
+
+def sentence(parts: Iterable[Pair], time: Time | None = None) -> Pair:
+    """Set parts side by side in both languages, the time where it belongs."""
+    parts = list(parts)
+    if time and time.first:
+        parts = [time.words, Pair((",",), (",",)), *parts]
+    elif time:
+        parts.append(time.words)
+    french = elide(word for part in parts for word in part.french)
+    return Pair(french, tuple(word for part in parts for word in part.english))
+
+
+def say_visit(
+    subject: Subject, verb: Verb, negative: bool, place: Place, time: Time | None
+) -> Pair:
+    """Jane visite l' Afrique en septembre."""
+    french = *place.article.split(), place.french
+    there = Pair(french, tuple(place.english.split()))
+    return sentence((subject.words, conjugate(subject, verb, negative), there), time)
+
+
+def say_stay(
+    subject: Subject, verb: Verb, negative: bool, place: Place, time: Time | None
+) -> Pair:
+    """Mon amie habite en France. Ils vont aux États-Unis chaque été."""
+    preposition = {"la": "en", "le": "au", "les": "aux", "": "à"}[place.article]
+    there = Pair((preposition, place.french), tuple(place.english.split()))
+    return sentence((subject.words, conjugate(subject, verb, negative), there), time)
+
+
+def say_object(
+    subject: Subject,
+    verb: Verb,
+    negative: bool,
+    noun: Noun,
+    determiner: Determiner,
+    size: Adjective | None,
+    colour: Adjective | None,
+    time: Time | None,
+) -> Pair:
+    """Luc n' achète pas de petite maison rouge. Elle aime les chats."""
+    thing = noun_phrase(determiner, noun, size, colour, verb.english == "like")
+    return sentence((subject.words, conjugate(subject, verb, negative), thing), time)
+
+
+def say_mood(subject: Subject, negative: bool, mood: Pair, time: Time | None) -> Pair:
+    """Marie et Alice sont contentes en été."""
+    be = conjugate(subject, Verb(BE, "be"), negative)
+    return sentence((subject.words, be, mood), time)
+
+
+def say_look(
+    noun: Noun,
+    negative: bool,
+    determiner: Determiner,
+    size: Adjective | None,
+    colour: Adjective | None,
+    look: Adjective,
+) -> Pair:
+    """Nos vieilles voitures ne sont pas rouges."""
+    words = noun_phrase(determiner, noun, size, colour)
+    subject = Subject(words, 5 if determiner.plural else 2, "")
+    be = conjugate(subject, Verb(BE, "be"), negative)
+    looks = agree(look, noun.gender, determiner.plural)
+    return sentence((words, be, Pair((looks,), (look.english,))))
+
+
+class Frame(NamedTuple):
+    """A sentence with gaps: `say` knows what must agree, each slot is filled freely."""
+
+    say: Callable[..., Pair]
+    slots: tuple[Sequence[Any], ...]
+
+    def total(self) -> int:
+        """How many sentences it makes."""
+        return math.prod(len(slot) for slot in self.slots)
+
+    def fill(self, rng: random.Random) -> Pair:
+        """One of its sentences; a slot that may stay empty does so half the time."""
+        chosen = [
+            None if slot[0] is None and rng.random() < 0.5 else rng.choice(slot)
+            for slot in self.slots
+        ]
+        return self.say(*chosen)
+
+
+def place_frames(subject: Subject, negative: bool) -> Iterator[Frame]:
+    """Somebody visits or stays somewhere."""
+    cities = [place for place in PLACES if not place.article]
+    countries = [place for place in PLACES if place.article]
+    for verb in VISITING:
+        say = functools.partial(say_visit, subject, verb, negative)
+        yield Frame(say, (PLACES, times(verb.times, negative)))
+    for verb in STAYING:
+        say = functools.partial(say_stay, subject, verb, negative)
+        yield Frame(say, (countries, times(verb.times, negative)))
+        in_a_city = f"{verb.times} {verb.city_times}"
+        yield Frame(say, (cities, times(in_a_city, negative)))
+
+
+def object_frames(subject: Subject, negative: bool) -> Iterator[Frame]:
+    """Somebody does something with a thing."""
+    for verb in HANDLING:
+        for noun in NOUNS:
+            if verb.english != "wash" or noun.french in WASHABLE:
+                say = functools.partial(say_object, subject, verb, negative, noun)
+                opening = determiners(verb.determiners, negative, subject)
+                sizes, colours = (None, *SIZES), (None, *colours_of(noun))
+                when = times(verb.times, negative)
+                yield Frame(say, (opening, sizes, colours, when))
+
+
+def mood_frames(subject: Subject, negative: bool) -> Iterator[Frame]:
+    """Somebody is happy, sad, ill or tired."""
+    feelings = dict.fromkeys(
+        Pair((agree(mood, form[0], form[1] == "p"),), (mood.english,))
+        for mood in MOODS
+        for form in subject.agreements.split()
+    )
+    say = functools.partial(say_mood, subject, negative)
+    yield Frame(say, (tuple(feelings), times("month season mondays", negative)))
+
+
+def look_frames() -> Iterator[Frame]:
+    """A thing has a size or a colour, and the other one may be said with its name."""
+    opening = DEFINITE + MY + YOUR + OUR + YOUR_POLITE
+    for noun in NOUNS:
+        for negative in (False, True):
+            say = functools.partial(say_look, noun, negative)
+            colours = colours_of(noun)
+            yield Frame(say, (opening, (None, *SIZES), (None,), colours))
+            yield Frame(say, (opening, (None,), (None, *colours), SIZES))
+
+
+def colours_of(noun: Noun) -> tuple[Adjective, ...]:
+    """The colours that a noun may have."""
+    return tuple(hue for hue in COLOURS if hue.masculine in noun.colours.split())
+
+
+@functools.cache
+def frames() -> dict[tuple[str, str], list[Frame]]:
+    """Every frame of the grammar, by what it speaks of and by its kind of subject."""
+    found: dict[tuple[str, str], list[Frame]] = {}
+    kinds = {"place": place_frames, "object": object_frames, "mood": mood_frames}
+    for kind, make in kinds.items():
+        for group, subjects in SUBJECTS.items():
+            found[kind, group] = [
+                frame
+                for subject in subjects
+                for negative in (False, True)
+                for frame in make(subject, negative)
+            ]
+    found["look", "things"] = list(look_frames())
+    return found
+
+
+def count_sentences() -> int:
+    """How many different French sentences the grammar makes."""
+    return sum(frame.total() for group in frames().values() for frame in group)
+
+
+def _diagonals(
+    rows: Iterable[str], columns: Iterable[str], every: int = 6
+) -> set[frozenset[str]]:
+    """Every sixth cell of a table of pairs, in slanting lines across it."""
+    columns = list(columns)
+    return {
+        frozenset((row, column))
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+        if (i - j) % every == 0
+    }
+
+
+_NOUN_NAMES = [noun.french for noun in NOUNS]
+_HUE_NAMES = [hue.masculine for hue in COLOURS]
+_VERB_NAMES = [f"to {verb.english}" for verb in HANDLING]
+HELD_OUT = (
+    _diagonals([place.french for place in PLACES], MONTHS)
+    | _diagonals(_NOUN_NAMES, _HUE_NAMES)
+    | _diagonals(_NOUN_NAMES, _VERB_NAMES)
+)
+
+
+@functools.cache
+def root_words() -> dict[str, str]:
+    """The entry of a dictionary under which to find each form of a word that counts."""
+    roots = {name: name for name in (*(place.french for place in PLACES), *MONTHS)}
+    for noun in NOUNS:
+        roots |= dict.fromkeys((noun.french, french_plural(noun.french)), noun.french)
+    for hue in COLOURS:
+        for one in (hue.masculine, hue.feminine):
+            roots |= dict.fromkeys((one, french_plural(one)), hue.masculine)
+    for verb in HANDLING:
+        roots |= dict.fromkeys(verb.french, f"to {verb.english}")
+    return roots
+
+
+def is_held_out(french: Iterable[str]) -> bool:
+    """Whether two of the words, in any form, must not meet in a training sentence."""
+    roots = [root_words()[word] for word in french if word in root_words()]
+    return any(
+        frozenset((one, other)) in HELD_OUT
+        for index, one in enumerate(roots)
+        for other in roots[:index]
+    )
+
+
+_SHARES = {"place": 3, "object": 6, "mood": 1, "look": 4}
+
+
+def random_pair(rng: random.Random) -> Pair:
+    """A sentence of the grammar and its translation, short ones rather than long."""
+    shares = [_SHARES[kind] for kind, _ in frames()]
+    (group,) = rng.choices(list(frames().values()), shares)
+    return rng.choice(group).fill(rng)
+
+
+def sample_pairs(count: int, seed: int, held_out: bool | None = False) -> list[Pair]:
+    """Different sentences with their translations, the same ones for the same seed.
+
+    Without any held-out combination, or (True) each with at least one, or (None)
+    whatever comes.
+
+    Raises:
+        ValueError: for a count below 1.
+    """
+    require_positive(count=count)
+    rng = random.Random(seed)
+    found: dict[Pair, None] = {}  # a set that keeps the order
+    while len(found) < count:
+        pair = random_pair(rng)
+        if held_out is None or is_held_out(pair.french) == held_out:
+            found[pair] = None
+    return list(found)
+
+
+@functools.cache
+def vocabularies() -> tuple[Vocabulary, Vocabulary]:
+    """All French and all English words of the grammar: each frame is filled once."""
+    rng = random.Random(0)
+    pairs = [frame.fill(rng) for group in frames().values() for frame in group]
+    return (
+        Vocabulary(sorted({word for pair in pairs for word in pair.french})),
+        Vocabulary(sorted({word for pair in pairs for word in pair.english})),
+    )
+
+
+def pad(
+    sequences: Sequence[Sequence[int]], pad_id: int = PAD
+) -> Int[Tensor, "batch length"]:
+    """Set sequences of ids under each other, filled up to the longest.
+
+    Raises:
+        ValueError: for no sequence at all, or only empty ones.
+    """
+    longest = max(map(len, sequences), default=0)
+    if not longest:
+        raise ValueError(f"a batch needs ids, got {len(sequences)} sequences without")
+    return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sequences])
+
+
+Example = tuple[list[int], list[int]]  # ids of a source and of its target
+
+
+class Batch(NamedTuple):
+    """Sources, the targets as the decoder is given them, and as it should go on."""
+
+    source: Int[Tensor, "batch source"]
+    given: Int[Tensor, "batch target"]
+    wanted: Int[Tensor, "batch target"]
+
+
+def make_batch(examples: Sequence[Example]) -> Batch:
+    """Pad the examples, and shift the targets: given begins with BOS, wanted ends EOS.
+
+    Raises:
+        ValueError: for no examples, or sources that are all empty.
+    """
+    source = pad([source for source, _ in examples])
+    target = pad([[BOS, *target, EOS] for _, target in examples])
+    return Batch(source, target[:, :-1], target[:, 1:])
+
+
+def batches_by_tokens(
+    lengths: Sequence[int], max_tokens: int, rng: random.Random
+) -> list[list[int]]:
+    """Group indices so that count × longest stays within `max_tokens` in each batch.
+
+    Neighbours in length share a batch, equal lengths meet by chance, and the batches
+    come in random order. Every index comes exactly once.
+
+    Raises:
+        ValueError: for a length below 1, or beyond `max_tokens`.
+    """
+    require_positive(max_tokens=max_tokens)
+    if lengths and not 1 <= min(lengths) <= max(lengths) <= max_tokens:
+        wrong = max(lengths) if min(lengths) >= 1 else min(lengths)
+        raise ValueError(f"lengths must lie in 1..{max_tokens}, got {wrong}")
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    order.sort(key=lambda index: lengths[index])
+    batches: list[list[int]] = []
+    for index in order:  # lengths rise: the newcomer is the longest of its batch
+        if not batches or (len(batches[-1]) + 1) * lengths[index] > max_tokens:
+            batches.append([])
+        batches[-1].append(index)
+    rng.shuffle(batches)
+    return batches
+
+
+def to_examples(
+    pairs: Iterable[Pair], french: Vocabulary, english: Vocabulary
+) -> list[Example]:
+    """Sentences as ids, ready for `make_batch`.
+
+    Raises:
+        ValueError: naming a word that a vocabulary does not have.
+    """
+    return [(french.encode(one), english.encode(other)) for one, other in pairs]

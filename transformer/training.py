@@ -1,0 +1,250 @@
+"""Made from book/12-training.md: edit the chapter, not this file."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer.data import (
+    PAD,
+    Example,
+    batches_by_tokens,
+    make_batch,
+    sample_pairs,
+    to_examples,
+    vocabularies,
+)
+from transformer.embedding import require_positive
+from transformer.model import Transformer, TransformerConfig
+
+__all__ = [
+    "label_smoothed_loss",
+    "warmup_rate",
+    "Recipe",
+    "Progress",
+    "plan_batches",
+    "train",
+    "translated_exactly",
+    "exact_match",
+    "phrasebook_model",
+    "phrasebook_examples",
+]
+
+
+def label_smoothed_loss(
+    logits: Float[Tensor, "batch length vocabulary"],
+    targets: Int[Tensor, "batch length"],
+    smoothing: float = 0.1,
+    pad_id: int = PAD,
+) -> Float[Tensor, ""]:
+    """Cross-entropy against targets that keep 1 - ε and share ε among all words.
+
+    The mean, in nats, over the targets that are not padding (section 5.4).
+
+    Raises:
+        ValueError: for smoothing outside [0, 1), sizes that disagree, or targets that
+            are all padding.
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing must lie in [0, 1), got {smoothing}")
+    if logits.shape[:-1] != targets.shape:
+        shapes = f"{tuple(logits.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"each target needs a row of logits, got {shapes}")
+    real = targets != pad_id
+    if not real.any():
+        raise ValueError("a loss needs at least one target, got only padding")
+    surprise = -logits[real].log_softmax(dim=-1)  # of every word, in nats
+    wanted = surprise.gather(-1, targets[real][:, None]).squeeze(-1)
+    return ((1 - smoothing) * wanted + smoothing * surprise.mean(dim=-1)).mean()
+
+
+def warmup_rate(step: int, d_model: int, warmup: int = 4000) -> float:
+    """The paper's learning rate (equation 3): up in a line, down as 1/√step.
+
+    Raises:
+        ValueError: for a step, width or warm-up below 1.
+    """
+    require_positive(step=step, d_model=d_model, warmup=warmup)
+    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; the defaults learn the phrasebook.
+
+    `cool_down` is the last share of the steps, over which the learning rate is drawn
+    down to nothing; `max_norm` is the longest gradient that a step may follow.
+
+    Raises:
+        ValueError: naming the first choice that no training could follow.
+    """
+
+    epochs: int = 2
+    max_tokens: int = 1024
+    warmup: int = 300
+    cool_down: float = 0.5
+    smoothing: float = 0.1
+    max_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive(
+            epochs=self.epochs, max_tokens=self.max_tokens, warmup=self.warmup
+        )
+        if not 0 <= self.cool_down <= 1:
+            raise ValueError(f"cool_down must lie in [0, 1], got {self.cool_down}")
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing must lie in [0, 1), got {self.smoothing}")
+        if not self.max_norm > 0:
+            raise ValueError(f"max_norm must be above 0, got {self.max_norm}")
+
+    def rate(self, step: int, total: int, d_model: int) -> float:
+        """The learning rate of a step, 1 to `total`."""
+        left = (total - step) / total
+        cooled = min(1.0, left / self.cool_down) if self.cool_down else 1.0
+        return cooled * warmup_rate(step, d_model, self.warmup)
+
+
+class Progress(NamedTuple):
+    """Where a training stands after a step; times in seconds."""
+
+    step: int
+    total: int
+    loss: float
+    rate: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+def plan_batches(
+    examples: Sequence[Example], max_tokens: int, epochs: int, seed: int
+) -> list[list[int]]:
+    """Which examples each step reads, epoch after epoch, always the same for a seed.
+
+    Raises:
+        ValueError: for an example longer than `max_tokens`.
+    """
+    rng = random.Random(seed)
+    lengths = [max(len(source), len(target) + 1) for source, target in examples]
+    return [
+        batch
+        for _ in range(epochs)
+        for batch in batches_by_tokens(lengths, max_tokens, rng)
+    ]
+
+
+def train(
+    model: Transformer,
+    examples: Sequence[Example],
+    recipe: Recipe | None = None,
+    seed: int = 0,
+) -> Iterator[Progress]:
+    """Train the model in place, and say after each step how it goes.
+
+    Nothing happens until somebody asks: `for progress in train(…)`. `seed` orders the
+    examples; dropout draws from torch's own generator.
+
+    Raises:
+        ValueError: for no examples, or one longer than a batch or the model's table.
+    """
+    recipe = recipe or Recipe()
+    require_positive(examples=len(examples))
+    device = next(model.parameters()).device
+    plan = plan_batches(examples, recipe.max_tokens, recipe.epochs, seed)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
+    model.train()
+    started, tokens = time.perf_counter(), 0
+    for step, indices in enumerate(plan, start=1):
+        rate = recipe.rate(step, len(plan), model.config.d_model)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = make_batch([examples[index] for index in indices])
+        source, given, wanted = (ids.to(device) for ids in batch)
+        logits = model(source, given)
+        loss = label_smoothed_loss(
+            logits, wanted, recipe.smoothing, model.config.pad_id
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)
+        optimizer.step()
+        tokens += sum(len(examples[index][1]) + 1 for index in indices)
+        seconds = time.perf_counter() - started
+        left = seconds / step * (len(plan) - step)
+        speed = tokens / max(seconds, 1e-9)
+        yield Progress(step, len(plan), loss.item(), rate, speed, left)
+    model.eval()
+
+
+@torch.inference_mode()
+def translated_exactly(
+    model: Transformer, examples: Sequence[Example], max_tokens: int = 4096
+) -> list[bool]:
+    """For each example, whether the likeliest next word is right at every position.
+
+    Given the right words so far, the model names each next one and the end: then, and
+    only then, is greedy search's translation exactly the target.
+
+    Raises:
+        ValueError: for an example longer than `max_tokens` or the model's table.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    exact = [False] * len(examples)
+    for indices in plan_batches(examples, max_tokens, epochs=1, seed=0):
+        batch = make_batch([examples[index] for index in indices])
+        source, given, wanted = (ids.to(device) for ids in batch)
+        right = (model(source, given).argmax(dim=-1) == wanted) | (
+            wanted == model.config.pad_id
+        )
+        for index, whole in zip(indices, right.all(dim=-1).tolist(), strict=True):
+            exact[index] = whole
+    model.train(was_training)
+    return exact
+
+
+def exact_match(model: Transformer, examples: Sequence[Example]) -> float:
+    """The share of examples that the model translates exactly, word for word.
+
+    Raises:
+        ValueError: for no examples, or one longer than the model's table.
+    """
+    require_positive(examples=len(examples))
+    return sum(translated_exactly(model, examples)) / len(examples)
+
+
+def phrasebook_model(seed: int = 0) -> Transformer:
+    """An untrained model that fits the phrasebook: 2 + 2 layers of width 96."""
+    french, english = vocabularies()
+    config = TransformerConfig(
+        french.size,
+        english.size,
+        d_model=96,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_ff=192,
+        dropout=0.0,
+        max_length=32,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Transformer(config)
+
+
+def phrasebook_examples(
+    count: int = 50_000, seed: int = 0, held_out: bool = False
+) -> list[Example]:
+    """Sentences to train on, or (held out) with combinations that none of those has.
+
+    Raises:
+        ValueError: for a count below 1.
+    """
+    return to_examples(sample_pairs(count, seed, held_out), *vocabularies())
