@@ -1,0 +1,126 @@
+"""What the pages know of the run: counts, module names, notebooks to download.
+
+`{count}`claims`` in prose is the number of claims in the stored notebooks; a picture
+without alt text is a warning, and the build is strict.
+"""
+
+import re
+import shutil
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxRole
+
+logger = logging.getLogger(__name__)
+NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
+
+
+@cache
+def counts(notebooks: Path) -> dict[str, int]:
+    """What the stored notebooks hold: claims, printed numbers, exercises and more."""
+    found: Counter[str] = Counter()
+    for path in sorted(notebooks.glob("*.ipynb")):
+        found["chapters"] += 1
+        for cell in nbformat.read(path, 4).cells:
+            tags = cell.metadata.get("tags", [])
+            found["claims"] += "claim" in tags
+            found["exercises"] += "exercise" in tags
+            if cell.cell_type != "code":
+                continue
+            found["cells"] += 1
+            for output in cell.outputs:
+                data = output.get("data", {})
+                found["figures"] += "<svg" in str(data.get("text/html", ""))
+                if "nbval-ignore-output" not in tags:
+                    found["numbers"] += len(NUMBER.findall(printed(output)))
+    return dict(found)
+
+
+def printed(output: Any) -> str:
+    """The text that nbval compares: what a cell printed, typeset or glued."""
+    if output.output_type == "stream":
+        return str(output.text)
+    data = output.get("data", {})
+    if "text/html" in data:
+        return ""
+    return " ".join(str(data[kind]) for kind in data if kind.endswith("text/plain"))
+
+
+class Count(SphinxRole):
+    """A number of things in the stored notebooks, by name."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Look the number up."""
+        known = counts(Path(self.env.srcdir) / "book" / "notebooks")
+        if self.text not in known:
+            logger.warning(
+                "nothing called %r is counted, only %s",
+                self.text,
+                ", ".join(sorted(known)),
+                location=self.get_location(),
+            )
+            return [nodes.inline("", "?")], []
+        return [nodes.inline("", f"{known[self.text]:,}")], []
+
+
+def require_alt(app: Sphinx, doctree: nodes.document) -> None:
+    """Warn of every picture that says nothing to a reader who cannot see it."""
+    for image in doctree.findall(nodes.image):
+        if not str(image.get("alt", "")).strip():
+            logger.warning("an image without alt text", location=image)
+    for raw in doctree.findall(nodes.raw):
+        for opening in re.findall(r"<(?:svg|img)\b[^>]*>", raw.astext()):
+            silent = 'aria-label=""' in opening or not re.search(
+                r'(aria-label|alt)="[^"]+|aria-hidden="true"', opening
+            )
+            if silent:
+                logger.warning("a figure without alt text", location=raw)
+
+
+def dress(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Name the module on export cells; offer the chapter as a notebook."""
+    stem = Path(page).name
+    if not (Path(app.srcdir) / "book" / "notebooks" / f"{stem}.ipynb").exists():
+        return
+    module = stem[3:].replace("-", "_")
+    context["metatags"] = context.get("metatags", "") + (
+        f'<style>:root {{ --module: "transformer/{module}.py"; }}</style>'
+    )
+    address = context["pathto"](f"notebooks/{stem}.ipynb", resource=True)
+    context["header_buttons"].insert(
+        0,
+        {
+            "type": "link",
+            "url": address,
+            "tooltip": "Download this chapter as a notebook",
+            "icon": "fas fa-download",
+            "label": "download-notebook-button",
+        },
+    )
+
+
+def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
+    """Lay the notebooks beside the pages that offer them."""
+    if failure is None and app.builder.format == "html":
+        source = Path(app.srcdir) / "book" / "notebooks"
+        target = Path(app.outdir) / "notebooks"
+        target.mkdir(exist_ok=True)
+        for notebook in source.glob("*.ipynb"):
+            shutil.copy(notebook, target)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register all of it."""
+    app.add_role("count", Count())
+    app.connect("doctree-read", require_alt)
+    app.connect("html-page-context", dress, priority=900)
+    app.connect("build-finished", copy_notebooks)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
