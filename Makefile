@@ -19,7 +19,7 @@ SITE := _build/html/index.html
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
-SPHINX := $(PY) -m jupyter_book.cli.main build . --builder html -W --keep-going -n
+SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 .DEFAULT_GOAL := help
 .PHONY: help book site test lint units chapters browser lab sync weights clean

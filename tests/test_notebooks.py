@@ -1,0 +1,173 @@
+"""Break a small book on purpose, and see each break caught by the tool that must."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_tangle import HEADER, cell
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTER = (
+    HEADER
+    + cell("x = 3", tag="setup")
+    + cell("print(f'{x / 7:.3f}')", tag="printed")
+    + cell("assert x > 2", tag="claim")
+)
+
+
+def tool(name: str, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tools" / name), *arguments]
+    return subprocess.run(
+        [*command, "--root", str(root)], capture_output=True, text=True
+    )
+
+
+def nbval(root: Path) -> subprocess.CompletedProcess[str]:
+    sanitize = ROOT / "tests" / "nbval_sanitize.cfg"
+    command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*command, "--nbval-sanitize-with", str(sanitize), "book/notebooks"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The texts of a small book that is in step."""
+    root = tmp_path_factory.mktemp("whole")
+    (root / "book").mkdir()
+    (root / "book" / "03-small.md").write_text(CHAPTER)
+    assert tool("notebooks.py", root, "write").returncode == 0
+    notebook = (root / "book" / "notebooks" / "03-small.ipynb").read_text()
+    return {"chapter": CHAPTER, "notebook": notebook}
+
+
+@pytest.fixture
+def book(tmp_path: Path, whole: dict[str, str]) -> Path:
+    (tmp_path / "book" / "notebooks").mkdir(parents=True)
+    (tmp_path / "book" / "03-small.md").write_text(whole["chapter"])
+    stored(tmp_path).write_text(whole["notebook"])
+    return tmp_path
+
+
+def stored(root: Path) -> Path:
+    return root / "book" / "notebooks" / "03-small.ipynb"
+
+
+def change(root: Path, edit) -> None:
+    notebook = json.loads(stored(root).read_text())
+    edit(notebook)
+    stored(root).write_text(json.dumps(notebook))
+
+
+def test_a_book_in_step_passes(book: Path) -> None:
+    assert tool("notebooks.py", book, "check").returncode == 0
+    result = nbval(book)
+    assert result.returncode == 0, result.stdout
+    assert "3 passed" in result.stdout
+
+
+def test_writing_again_runs_nothing_and_changes_nothing(book: Path) -> None:
+    before = stored(book).read_bytes()
+    result = tool("notebooks.py", book, "write")
+    assert result.stdout == ""
+    assert stored(book).read_bytes() == before
+
+
+def test_running_everything_anew_changes_nothing_either(book: Path) -> None:
+    before = stored(book).read_bytes()
+    result = tool("notebooks.py", book, "write", "--all")
+    assert "03-small" in result.stdout
+    assert stored(book).read_bytes() == before
+
+
+def test_an_edit_leaves_the_ids_of_other_cells_alone(book: Path) -> None:
+    def ids() -> list[str]:
+        return [c["id"] for c in json.loads(stored(book).read_text())["cells"]]
+
+    before = ids()
+    chapter = book / "book" / "03-small.md"
+    chapter.write_text(CHAPTER.replace("x > 2", "x > 1"))
+    assert tool("notebooks.py", book, "write").returncode == 0
+    assert ids()[:-1] == before[:-1]
+    assert ids()[-1] != before[-1]
+
+
+def test_a_chapter_edited_and_not_run_is_caught(book: Path) -> None:
+    chapter = book / "book" / "03-small.md"
+    for old, new in (("x = 3", "x = 4"), ("# A chapter", "# Another"), ("claim", "c")):
+        chapter.write_text(CHAPTER.replace(old, new))
+        result = tool("notebooks.py", book, "check")
+        assert result.returncode == 1
+        assert "03-small.md was edited and not run again" in result.stderr
+
+
+def test_a_notebook_never_run_is_caught(book: Path) -> None:
+    def clear(notebook) -> None:
+        for c in notebook["cells"]:
+            if c["cell_type"] == "code":
+                c["execution_count"], c["outputs"] = None, []
+
+    change(book, clear)
+    result = tool("notebooks.py", book, "check")
+    assert result.returncode == 1
+    assert "has cells that never ran" in result.stderr
+
+
+def test_a_missing_notebook_is_caught(book: Path) -> None:
+    stored(book).unlink()
+    result = tool("notebooks.py", book, "check")
+    assert result.returncode == 1
+    assert "has no notebook" in result.stderr
+
+
+def test_a_notebook_without_a_chapter_is_caught(book: Path) -> None:
+    stored(book).with_name("04-lost.ipynb").write_text(stored(book).read_text())
+    result = tool("notebooks.py", book, "check")
+    assert result.returncode == 1
+    assert "04-lost.ipynb has no chapter" in result.stderr
+
+
+def test_a_stored_error_is_caught(book: Path) -> None:
+    def fail(notebook) -> None:
+        error = {"ename": "ValueError", "evalue": "no", "traceback": []}
+        output = {"output_type": "error", **error}
+        notebook["cells"][-1]["outputs"] = [output]
+
+    change(book, fail)
+    result = tool("notebooks.py", book, "check")
+    assert result.returncode == 1
+    assert "holds an error: ValueError: no" in result.stderr
+
+
+def test_a_printed_number_changed_is_caught(book: Path) -> None:
+    text = stored(book).read_text()
+    assert "0.429" in text
+    stored(book).write_text(text.replace("0.429", "0.428"))
+    result = nbval(book)
+    assert result.returncode == 1
+    assert "1 failed, 2 passed" in result.stdout
+    assert re.search("0.428.*0.429", result.stdout, flags=re.DOTALL)
+
+
+def test_a_claim_that_fails_is_caught_and_the_old_notebook_kept(book: Path) -> None:
+    before = stored(book).read_bytes()
+    chapter = book / "book" / "03-small.md"
+    chapter.write_text(CHAPTER.replace("x > 2", "x > 5"))
+    result = tool("notebooks.py", book, "write")
+    assert result.returncode == 1
+    assert "assert x > 5" in result.stderr
+    assert stored(book).read_bytes() == before
+    assert [p.name for p in stored(book).parent.iterdir()] == ["03-small.ipynb"]
+
+
+def test_nbval_catches_a_claim_that_no_longer_holds(book: Path) -> None:
+    stored(book).write_text(stored(book).read_text().replace("x > 2", "x > 5"))
+    result = nbval(book)
+    assert result.returncode == 1
+    assert "AssertionError" in result.stdout
