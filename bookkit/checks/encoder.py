@@ -1,0 +1,224 @@
+"""Checks for the exercises of chapter 07, What does one layer do, and why stack six?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bookkit.exercises import Verdict, exercise, right, wrong
+from transformer.encoder import EncoderLayer, Residual
+from transformer.multi_head import MultiHeadAttention
+
+
+def _near(answer: Any, other: Tensor) -> bool:
+    """Whether an answer is a tensor of the same shape and nearly the same numbers."""
+    return (
+        isinstance(answer, Tensor)
+        and answer.shape == other.shape
+        and torch.allclose(answer.double(), other.double(), atol=1e-4, rtol=1e-4)
+    )
+
+
+def _explain(answer: Any, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
+    """The message of the mistake that gives this answer, else how far off it is."""
+    if not isinstance(answer, Tensor):
+        return f"Give back a tensor, not a {type(answer).__name__}."
+    for message, result in mistakes.items():
+        if _near(answer, result):
+            return message
+    if answer.shape != expected.shape:
+        got, wanted = tuple(answer.shape), tuple(expected.shape)
+        return f"The shape is {got}; it should be {wanted}."
+    if answer.isnan().any():
+        return "Some entries are NaN, not a number. Is epsilon inside the root?"
+    gap = (answer.double() - expected.double()).abs().max().item()
+    return f"The numbers are off by up to {gap:.2g}."
+
+
+def _normed(x: Tensor, dim: Any, unbiased: bool = False, eps: float = 1e-5) -> Tensor:
+    """Normalise over `dim`, rightly or wrongly."""
+    mean = x.mean(dim, keepdim=True)
+    variance = x.var(dim, keepdim=True, correction=int(unbiased))
+    return (x - mean) / torch.sqrt(variance + eps)
+
+
+@exercise
+def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
+    """Layer normalisation over the last axis, biased variance, epsilon inside."""
+    g = torch.Generator().manual_seed(0)
+    usual = torch.randn(3, 5, 8, generator=g) * 2 + 1
+    equal = torch.full((3, 5, 8), 3.0)
+    for x in (usual, usual / 1000, equal):
+        spread = x.var(-1, keepdim=True, correction=0)
+        centred = x - x.mean(-1, keepdim=True)
+        expected = centred / torch.sqrt(spread + 1e-5)
+        mistakes = {
+            "You divided by d - 1: `std` and `var` do so unless told correction=0. "
+            "Layer norm divides by d.": _normed(x, -1, unbiased=True),
+            "You used std, which divides by d - 1, and put epsilon outside the root.": (
+                centred / (x.std(-1, keepdim=True) + 1e-5)
+            ),
+            "Epsilon is outside the root: add it to the variance, before the root.": (
+                centred / (spread.sqrt() + 1e-5)
+            ),
+            "Epsilon is missing, or far too small to matter.": _normed(x, -1, eps=0),
+            "You averaged over the words. Layer norm looks at one word and averages "
+            "over its features.": _normed(x, -2),
+            "You averaged over the sentences of the batch: that is near to batch "
+            "norm. Average over the last axis.": _normed(x, 0),
+            "That is batch norm: each feature, over all words of all sentences. "
+            "Average over the last axis.": _normed(x, (0, 1)),
+            "You averaged over the whole sentence: one mean for each word.": (
+                _normed(x, (1, 2))
+            ),
+            "You averaged over everything: one mean for each word.": (
+                _normed(x, (0, 1, 2))
+            ),
+            "You divided by the variance: take its root.": centred / (spread + 1e-5),
+            "You subtracted the mean but did not divide.": centred,
+            "You divided but did not subtract the mean.": (
+                x / torch.sqrt(spread + 1e-5)
+            ),
+            "That is the root mean square: subtract the mean first.": (
+                x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+            ),
+        }
+        result = answer(x)
+        if not _near(result, expected):
+            return wrong(_explain(result, expected, mistakes))
+    return right("Each word by itself, divided by d, epsilon inside the root.")
+
+
+@exercise
+def check_pre_norm(
+    answer: Callable[[Tensor, nn.Module, Callable[[Tensor], Tensor]], Tensor],
+) -> Verdict:
+    """The pre-norm residual, with any sublayer and any norm."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 8) * 3 + 1
+    norm, sublayer = nn.LayerNorm(8), nn.Linear(8, 8)
+    told, said = norm(x), sublayer(x)
+    expected = x + sublayer(told)
+    mistakes = {
+        "That is post-norm: the norm stands on the main road, after the sum.": (
+            norm(x + said)
+        ),
+        "The norm is on the main road: add the untouched x, not norm(x).": (
+            told + sublayer(told)
+        ),
+        "You replaced x by the sublayer's answer: add x.": sublayer(told),
+        "The norm comes after the sublayer: the sublayer should be told norm(x).": (
+            x + norm(said)
+        ),
+        "There is no norm: the sublayer should be told norm(x).": x + said,
+        "You normalised twice: in pre-norm nothing normalises the sum.": norm(expected),
+    }
+    result = answer(x, norm, sublayer)
+    if not _near(result, expected):
+        return wrong(_explain(result, expected, mistakes))
+    return right("The main road is free; the sublayer hears normalised vectors.")
+
+
+@exercise
+def check_count(answer: float) -> Verdict:
+    """The parameters of one layer with d_model = 64, 4 heads, d_ff = 256."""
+    d, d_ff = 64, 256
+    attention, feed_forward, norms = 4 * (d * d + d), 2 * d * d_ff + d_ff + d, 4 * d
+    total = sum(
+        parameter.numel() for parameter in EncoderLayer(d, 4, d_ff).parameters()
+    )
+    mistakes = {
+        attention + feed_forward: "You forgot the norms: two, each with a gain and a "
+        "shift per feature.",
+        attention + feed_forward + 2 * d: "Each norm has two vectors, a gain and a "
+        "shift, and there are two norms.",
+        4 * d * d + 2 * d * d_ff + norms: "You forgot the biases: every linear map has "
+        "one.",
+        4 * d * d
+        + 2 * d * d_ff: "Those are the matrices. Add the biases and the norms.",
+        total - (d * d + d): "Attention has four projections: query, key, value and "
+        "output.",
+        total + 3 * attention: "Heads do not multiply the parameters: they share out "
+        "d_model.",
+        feed_forward + norms: "You forgot attention's four projections.",
+        attention + norms: "You forgot the feed-forward network.",
+        6 * total: "That is a stack of six: count one layer.",
+    }
+    if answer == total:
+        return right(f"{total:,}, two thirds of them in the feed-forward network.")
+    return wrong(
+        mistakes.get(
+            int(answer),
+            f"Not {answer:,}. Count four projections, two linear maps and two norms, "
+            "all with biases or shifts.",
+        )
+    )
+
+
+@exercise
+def check_reaches(answer: float) -> Verdict:
+    """How many of six layers change their output when layer 3's weights change."""
+    if answer == 4:
+        return right(
+            "Layers 3, 4, 5 and 6: its own output, and all that is built on it."
+        )
+    mistakes = {
+        1: "Layer 3's output is the input of layer 4: what follows changes too.",
+        3: "You forgot layer 3's own output, or counted the layers below it.",
+        6: "All six would change only if the layers shared their parameters, or if "
+        "outputs flowed down.",
+        2: "Layers 1 and 2 come before layer 3: they are the ones that do not change.",
+    }
+    return wrong(mistakes.get(int(answer), "Count layer 3 and the layers after it."))
+
+
+@exercise
+def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
+    """A residual around attention to a memory, by a closure, in both orders."""
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(8, 2)
+    x, memory = torch.randn(1, 3, 8) * 3 + 1, torch.randn(1, 5, 8)
+    for norm_first in (False, True):
+        residual = Residual(8, norm_first=norm_first)
+        norm = residual.norm
+        expected = residual(x, lambda told: attention(told, memory, memory))
+        mistakes = {
+            "Your closure ignores its argument and uses the outer x. In pre-norm the "
+            "residual hands it norm(x): use what it is given.": (
+                residual(x, lambda told: attention(x, memory, memory))
+            ),
+            "You looked at x itself: keys and values should come from the memory.": (
+                residual(x, lambda told: attention(told, told, told))
+            ),
+            "You normalised once more: the residual does that for you.": (
+                residual(
+                    x, lambda told, norm=norm: attention(norm(told), memory, memory)
+                )
+            ),
+            "There is no residual: call `residual(x, …)`.": (
+                attention(x, memory, memory)
+            ),
+            "x was added twice: the residual adds it for you.": (
+                residual(x, lambda told: told + attention(told, memory, memory))
+            ),
+        }
+        try:
+            result = answer(residual, attention, x, memory)
+        except TypeError as error:
+            if "not callable" in str(error):
+                return wrong(
+                    "You passed a tensor, the result of attention. Pass a function: "
+                    "the residual decides when to call it, and on what."
+                )
+            raise
+        except RuntimeError as error:
+            if "size of tensor" in str(error):
+                return wrong(
+                    "The result has a row for each word of the memory, so it cannot be "
+                    "added to x: the queries come from x."
+                )
+            raise
+        if not _near(result, expected):
+            return wrong(_explain(result, expected, mistakes))
+    return right("The same residual, another closure: this is chapter 09's second one.")

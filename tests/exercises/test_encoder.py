@@ -1,0 +1,112 @@
+"""Chapter 07's exercises: the answer is right, likely mistakes are named."""
+
+import pytest
+import torch
+from torch import nn
+
+from bookkit.checks.encoder import (
+    check_count,
+    check_layer_norm,
+    check_look_at,
+    check_pre_norm,
+    check_reaches,
+)
+
+
+def layer_norm(dim=-1, correction=0, inside=1e-5, outside=0.0):
+    def normalise(x):
+        centred = x - x.mean(dim, keepdim=True)
+        variance = x.var(dim, correction=correction, keepdim=True)
+        return centred / (torch.sqrt(variance + inside) + outside)
+
+    return normalise
+
+
+RIGHT = [
+    (check_layer_norm, layer_norm()),
+    (check_layer_norm, nn.LayerNorm(8)),
+    (check_pre_norm, lambda x, norm, sublayer: x + sublayer(norm(x))),
+    (check_count, 49_984),
+    (check_count, 49_984.0),
+    (check_reaches, 4),
+    (
+        check_look_at,
+        lambda residual, attention, x, memory: residual(
+            x, lambda told: attention(told, memory, memory)
+        ),
+    ),
+]
+
+WRONG = [
+    (check_layer_norm, layer_norm(correction=1), "d - 1"),
+    (check_layer_norm, layer_norm(correction=1, inside=0, outside=1e-5), "d - 1"),
+    (check_layer_norm, layer_norm(inside=0, outside=1e-5), "outside the root"),
+    (check_layer_norm, layer_norm(inside=0), "Epsilon is missing"),
+    (check_layer_norm, layer_norm(dim=-2), "over the words"),
+    (check_layer_norm, layer_norm(dim=(0, 1)), "batch norm"),
+    (check_layer_norm, layer_norm(dim=(1, 2)), "whole sentence"),
+    (check_layer_norm, lambda x: x - x.mean(-1, keepdim=True), "did not divide"),
+    (
+        check_layer_norm,
+        lambda x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt(),
+        "root mean square",
+    ),
+    (
+        check_layer_norm,
+        lambda x: (
+            (x - x.mean(-1, keepdim=True))
+            / (x.var(-1, correction=0, keepdim=True) + 1e-5)
+        ),
+        "take its root",
+    ),
+    (check_layer_norm, lambda x: 0, "a tensor"),
+    (check_pre_norm, lambda x, norm, f: norm(x + f(x)), "post-norm"),
+    (check_pre_norm, lambda x, norm, f: norm(x) + f(norm(x)), "untouched x"),
+    (check_pre_norm, lambda x, norm, f: f(norm(x)), "add x"),
+    (check_pre_norm, lambda x, norm, f: x + norm(f(x)), "after the sublayer"),
+    (check_pre_norm, lambda x, norm, f: x + f(x), "no norm"),
+    (check_pre_norm, lambda x, norm, f: norm(x + f(norm(x))), "twice"),
+    (check_pre_norm, lambda x, norm, f: x + f, "raised TypeError"),
+    (check_count, 49_984 - 256, "forgot the norms"),
+    (check_count, 49_984 - 128, "two vectors"),
+    (check_count, 49_408, "biases"),
+    (check_count, 6 * 49_984, "stack of six"),
+    (check_count, 49_984 + 3 * 16_640, "Heads do not multiply"),
+    (check_count, 49_984 - 4_160, "four projections"),
+    (check_count, 12, "Not 12"),
+    (check_reaches, 1, "what follows"),
+    (check_reaches, 6, "shared"),
+    (check_reaches, 5, "after it"),
+    (check_look_at, lambda r, a, x, m: r(x, a(x, m, m)), "Pass a function"),
+    (check_look_at, lambda r, a, x, m: r(x, lambda _: a(x, m, m)), "outer x"),
+    (check_look_at, lambda r, a, x, m: r(x, lambda t: a(t, t, t)), "from the memory"),
+    (check_look_at, lambda r, a, x, m: r(x, lambda t: a(m, t, t)), "queries come"),
+    (check_look_at, lambda r, a, x, m: a(x, m, m), "no residual"),
+    (check_look_at, lambda r, a, x, m: r(x, lambda t: t + a(t, m, m)), "added twice"),
+]
+
+UNANSWERED = [
+    (check, answer)
+    for check in (check_layer_norm, check_pre_norm, check_look_at)
+    for answer in (..., None, lambda *_: ...)
+] + [
+    (check, answer) for check in (check_count, check_reaches) for answer in (..., None)
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    verdict = check(answer)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_wrong_is_named(check, answer, words):
+    verdict = check(answer)
+    assert verdict.kind == "wrong"
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(("check", "answer"), UNANSWERED)
+def test_unanswered(check, answer):
+    assert check(answer).kind == "unanswered"
