@@ -1,0 +1,119 @@
+"""The rules that every chapter keeps, read off the chapters themselves."""
+
+import ast
+import re
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]-*.md"))
+PAGES = sorted((ROOT / "book").glob("*.md"))
+
+pytestmark = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+
+
+def cells(chapter: Path, tag: str) -> list[str]:
+    return [
+        cell.source
+        for cell in jupytext.read(chapter, fmt="md:myst").cells
+        if cell.cell_type == "code" and tag in cell.metadata.get("tags", [])
+    ]
+
+
+def outputs(chapter: Path, tag: str) -> list[str]:
+    """What the stored notebook's cells with this tag printed, one text each."""
+    notebook = nbformat.read(chapter.parent / "notebooks" / f"{chapter.stem}.ipynb", 4)
+    return [
+        "".join(str(o.get("text", "") or o.get("data", {})) for o in cell.outputs)
+        for cell in notebook.cells
+        if tag in cell.metadata.get("tags", [])
+    ]
+
+
+def prose(page: Path) -> str:
+    """The words of a page: no code, mathematics, options, roles or links."""
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    text = re.sub(r"```\{code-cell\}.*?\n```", "", text, flags=re.DOTALL)
+    text = re.sub(r"```(?:python|sh|text|bash)\n.*?\n```", "", text, flags=re.DOTALL)
+    text = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    text = re.sub(r"```\{math\}.*?\n```", "", text, flags=re.DOTALL)
+    text = re.sub(r"\$[^$]+\$", "", text)
+    text = re.sub(r"\{[a-z:]+\}`[^`]*`", "", text)
+    text = re.sub(r"`[^`]*`", "", text)
+    text = re.sub(r"^\s*:\w+:.*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"\]\([^)]*\)|^\([\w-]+\)=$", "", text, flags=re.MULTILINE)
+
+
+def test_numbers_in_prose_come_from_the_run(chapter: Path) -> None:
+    words = re.sub(
+        r"\b(?:[Ss]ections?|[Cc]hapters?|[Pp]oints?|Python|PyTorch|torch)"
+        r" \d[\d.]*",
+        "",
+        prose(chapter),
+    )
+    typed = re.findall(r"[^\n]*?(?<![\w.-])\d+\.\d+(?![\w.])[^\n]*", words)
+    assert typed == []
+
+
+def test_exercises_are_answered_by_their_solutions(chapter: Path) -> None:
+    asked, solved = outputs(chapter, "exercise"), outputs(chapter, "solution")
+    assert len(asked) >= 3
+    assert len(solved) >= len(asked)
+    assert all("○" in text for text in asked)
+    assert all("✓" in text and "✗" not in text for text in solved)
+
+
+def test_solutions_are_folded(chapter: Path) -> None:
+    text = chapter.read_text(encoding="utf-8")
+    starts = re.findall(r"\{solution(?:-start)?\}[^\n]*\n((?::.*\n)*)", text)
+    assert starts
+    assert all(":class: dropdown" in options for options in starts)
+
+
+def test_claims_can_fail(chapter: Path) -> None:
+    """Each asserts something, and something else than a shape or a constant."""
+    claims = cells(chapter, "claim")
+    assert len(claims) >= 4
+    for source in claims:
+        tests = [
+            ast.unparse(node.test)
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Assert)
+        ]
+        checks = re.findall(r"assert_close\(|pytest\.raises\(|else:\n\s+raise", source)
+        assert tests or checks, source
+        telling = [t for t in tests if not re.search(r"\.(shape|size\(.*?\)) ==", t)]
+        assert telling or checks, source
+        assert not set(tests) & {"True", "1"}, source
+
+
+def test_figures_have_captions(chapter: Path) -> None:
+    notebook = jupytext.read(chapter, fmt="md:myst")
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and re.search(
+            r"^show\(", cell.source, re.MULTILINE
+        ):
+            figure = cell.metadata.get("mystnb", {}).get("figure", {})
+            assert figure.get("name", "").startswith("fig-"), cell.source
+            assert len(figure.get("caption", "")) > 30, cell.source
+
+
+def test_the_chapter_ends_as_all_do(chapter: Path) -> None:
+    text = chapter.read_text(encoding="utf-8")
+    summary = re.search(r"^## Summary\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    assert summary, "a summary, then further reading"
+    assert len(re.findall(r"^\d\. ", summary[1], re.MULTILINE)) == 5
+    assert "## Further reading" in text
+    assert "{cite" in text[text.index("## Further reading") :]
+
+
+def test_code_fits_the_page(chapter: Path) -> None:
+    notebook = jupytext.read(chapter, fmt="md:myst")
+    for cell in notebook.cells:
+        folded = "hide-input" in cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and not folded:
+            assert max(map(len, cell.source.splitlines()), default=0) <= 88

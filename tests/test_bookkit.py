@@ -1,0 +1,182 @@
+import base64
+import re
+import struct
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from bookkit import (
+    AttentionView,
+    Verdict,
+    begin,
+    exercise,
+    figures,
+    heatmap,
+    matrix,
+    right,
+    show,
+    wrong,
+)
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list:
+    """What reaches the page."""
+    found: list = []
+    monkeypatch.setattr(figures, "display", found.append)
+    begin()
+    return found
+
+
+def draw(colour: str = "C0") -> plt.Figure:
+    figure, ax = plt.subplots()
+    ax.plot([0, 1], [1, 3], color=colour)
+    ax.set(xlabel="step", ylabel="loss")
+    return figure
+
+
+def test_a_figure_is_one_described_svg_that_scales(shown) -> None:
+    show(draw(), alt='The loss "falls" & stays.')
+    svg = shown[0]._repr_html_()
+    assert svg.startswith("<svg")
+    assert 'role="img"' in svg
+    assert 'aria-label="The loss &quot;falls&quot; &amp; stays."' in svg
+    assert "width:100%" in svg
+    assert not re.search(r'<svg[^>]* width="', svg)
+    assert repr(shown[0]) == '<figure: The loss "falls" & stays.>'
+
+
+def test_figures_take_the_themes_colours(shown) -> None:
+    show(draw("C1"), alt="A line.")
+    svg = shown[0]._repr_html_()
+    assert "var(--fig-2, #d55e00)" in svg
+    assert "#000000" not in svg
+    assert "currentColor" in svg
+    assert "font-family: inherit" in svg
+
+
+def test_the_same_figure_is_the_same_text_and_others_share_no_id(shown) -> None:
+    for colour in ("C0", "C0", "C3"):
+        show(draw(colour), alt="A line.")
+    first, again, other = (figure._repr_html_() for figure in shown)
+    assert first == again
+
+    def ids(svg: str) -> set[str]:
+        return set(re.findall(r'\bid="([^"]+)"', svg))
+
+    assert ids(first)
+    assert not ids(first) & ids(other)
+    for used in re.findall(r'(?:url\(|href=")#([^)"]+)', first):
+        assert used in ids(first)
+
+
+@pytest.mark.parametrize("alt", ["", "  \n"])
+def test_a_figure_without_alt_text_is_refused(alt) -> None:
+    with pytest.raises(ValueError, match="alt text"):
+        show(draw(), alt=alt)
+
+
+def test_a_heat_map_writes_its_numbers(shown) -> None:
+    figure, ax = plt.subplots()
+    heatmap(ax, torch.tensor([[0.5, -0.001]]), rows=["a"], cols=["x", "y"])
+    show(figure, alt="Two numbers.")
+    svg = shown[0]._repr_html_()
+    assert ">0.50<" in svg
+    assert ">0.00<" in svg
+    assert "-0.00" not in svg
+
+
+def test_begin_repeats_the_random_numbers() -> None:
+    begin(seed=3)
+    first = torch.rand(3)
+    begin(seed=3)
+    assert torch.rand(3).equal(first)
+
+
+def test_matrices_are_typeset_rounded_and_without_minus_zero() -> None:
+    values = torch.tensor([[1.005, -2.0], [-0.001, 3.14159]])
+    expected = r"\begin{bmatrix} 1.0 & -2.0 \\ 0.0 & 3.1 \end{bmatrix}"
+    assert matrix(values, digits=1) == expected
+    row = r"\begin{bmatrix} 1 & 2 \end{bmatrix}"
+    assert matrix(torch.tensor([1.0, 2.0]), digits=0) == row
+
+
+@exercise
+def check_double(answer) -> Verdict:
+    if answer(3) == 9:
+        return wrong("You squared: doubling adds a number to itself.")
+    return right("Doubled.") if answer(3) == 6 else wrong("Not doubled.")
+
+
+def test_an_exercise_answers_in_one_line() -> None:
+    assert repr(check_double(lambda x: x + x)) == "✓ Doubled."
+    assert repr(check_double(lambda x: x * x)).startswith("✗ You squared")
+    assert check_double(lambda x: 2 * x).ok
+    assert not check_double(lambda x: x * x).ok
+
+
+@pytest.mark.parametrize("nothing", [..., None, lambda x: ..., lambda x: None])
+def test_three_dots_are_no_answer_yet(nothing) -> None:
+    verdict = check_double(nothing)
+    assert verdict.kind == "unanswered"
+    assert repr(verdict).startswith("○ not answered yet")
+
+
+def test_an_exception_in_an_answer_is_named() -> None:
+    def fails(x):
+        raise KeyError("mask")
+
+    assert repr(check_double(fails)) == "✗ your code raised KeyError: 'mask'"
+    assert check_double(lambda: 6).kind == "wrong"
+
+
+TOKENS = ["Jane", "visite", "l'Afrique"]
+
+
+def test_the_view_carries_every_weight_to_two_digits() -> None:
+    weights = torch.rand(2, 4, 3, 3).softmax(-1)
+    page = AttentionView(weights, TOKENS)._repr_html_()
+    data = re.search(r'atob\("([^"]+)"\)', page)[1]
+    levels = struct.unpack(f"<{2 * 4 * 9}H", base64.b64decode(data))
+    back = torch.tensor(levels).view(2, 4, 3, 3) / 60_000
+    torch.testing.assert_close(back, weights, rtol=0, atol=1e-5)
+    assert "/ 60000" in page
+
+
+def test_only_a_weight_of_exactly_zero_looks_masked() -> None:
+    weights = torch.tensor([[1.0, 0.0], [1 - 1e-9, 1e-9]], dtype=torch.float64)
+    page = AttentionView(weights, ["a", "b"])._repr_html_()
+    data = re.search(r'atob\("([^"]+)"\)', page)[1]
+    levels = struct.unpack("<4H", base64.b64decode(data))
+    assert levels[1] == 0
+    assert levels[3] > 0
+
+
+def test_the_view_survives_any_token_and_tells_itself_apart() -> None:
+    nasty = ["</script>", '"`${}', "<b>"]
+    page = AttentionView(torch.eye(3), nasty, title="<i>&")._repr_html_()
+    assert page.count("</script>") == 1
+    assert "&lt;i&gt;&amp;" in page
+    assert page == AttentionView(torch.eye(3), nasty, title="<i>&")._repr_html_()
+    other = AttentionView(torch.eye(3).flip(0), nasty, title="<i>&")._repr_html_()
+    key = re.compile(r'data-attnview="(\w+)"')
+    assert key.search(page)[1] != key.search(other)[1]
+    assert repr(AttentionView(torch.eye(3), TOKENS)) == (
+        "AttentionView(1×1 maps of 3×3 weights)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "keys", "message"),
+    [
+        (torch.ones(3), None, "2 to 4 dimensions, got 1"),
+        (torch.ones(3, 2), None, r"\(3, 2\) tokens, got \(3, 3\)"),
+        (torch.ones(3, 3), ["a"], r"\(3, 3\) tokens, got \(3, 1\)"),
+        (torch.full((3, 3), -0.1), None, "between 0 and 1"),
+        (torch.full((3, 3), float("nan")), None, "between 0 and 1"),
+    ],
+)
+def test_the_view_refuses_what_are_no_weights(weights, keys, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        AttentionView(weights, TOKENS, keys)
