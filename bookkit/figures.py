@@ -72,7 +72,7 @@ def _themed(svg: str, alt: str) -> str:
     svg = svg.replace("#000000", "currentColor")
 
     svg = re.sub(r"font-family: [^;\"]+", "font-family: inherit", svg)
-    svg = svg.replace("<text ", '<text fill="currentColor" ')
+    svg = re.sub(r"<text\b", '<text fill="currentColor"', svg)
     width = re.search(r'width="([\d.]+)pt"', svg)
     pixels = float(width[1]) * 4 / 3 if width else 640
     size = f"width:100%;max-width:{pixels:.0f}px;height:auto"
