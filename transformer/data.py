@@ -17,8 +17,8 @@ from transformer.embedding import require_positive
 
 __all__ = [
     "tokenize",
-    "detokenize",
     "lower_first",
+    "detokenize",
     "PAD",
     "BOS",
     "EOS",
@@ -76,6 +76,7 @@ __all__ = [
     "couples",
     "SUBJECTS",
     "Time",
+    "times_of",
     "TIMES",
     "times",
     "determiners",
@@ -93,18 +94,19 @@ __all__ = [
     "colours_of",
     "frames",
     "count_sentences",
+    "random_pair",
+    "sample_pairs",
+    "diagonals",
     "HELD_OUT",
     "root_words",
     "is_held_out",
-    "random_pair",
-    "sample_pairs",
     "vocabularies",
-    "pad",
     "Example",
+    "to_examples",
+    "pad",
     "Batch",
     "make_batch",
     "batches_by_tokens",
-    "to_examples",
 ]
 
 
@@ -129,17 +131,17 @@ def tokenize(sentence: str) -> list[str]:
     return words
 
 
-def detokenize(words: Iterable[str]) -> str:
-    """The way back: join the words, close the gaps, begin with a capital."""
-    text = " ".join(words).replace("' ", "'").replace(" ,", ",")
-    return text[:1].upper() + text[1:]
-
-
 def lower_first(words: Sequence[str], known: Container[str]) -> list[str]:
     """Undo the capital of a sentence's first word, unless it is known with it."""
     first, *rest = words
     lowered = first[:1].lower() + first[1:]
     return [lowered if first not in known and lowered in known else first, *rest]
+
+
+def detokenize(words: Iterable[str]) -> str:
+    """The way back: join the words, close the gaps, begin with a capital."""
+    text = " ".join(words).replace("' ", "'").replace(" ,", ",")
+    return text[:1].upper() + text[1:]
 
 
 PAD = 0
@@ -213,9 +215,11 @@ class Vocabulary:
     def _unknown(self, word: str) -> str:
         near = difflib.get_close_matches(word, self._words, cutoff=0.6)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        listed = '"python -m transformer words" lists them'
+        if len(self) < 10:
+            listed = ", ".join(self)
         return (
-            f"unknown word {word[:40]!r}{hint}; {len(self)} words are known, "
-            'and "python -m transformer words" lists them'
+            f"unknown word {word[:40]!r}{hint}; {len(self)} words are known: {listed}"
         )
 
 
@@ -609,27 +613,22 @@ class Time(NamedTuple):
     first: bool = False
 
 
-def _times_of(french: str, english: str, names: dict[str, str]) -> list[Pair]:
+def times_of(french: str, english: str, names: dict[str, str]) -> list[Pair]:
     """The same words around each of the names: en mai, in May; en juin, in June."""
-    return [
-        Pair(
-            tuple(french.replace("…", name).split()),
-            tuple(english.replace("…", names[name]).split()),
-        )
-        for name in names
-    ]
+    found = []
+    for name, translation in names.items():
+        here = french.replace("…", name).replace("en printemps", "au printemps")
+        there = english.replace("…", translation)
+        found.append(Pair(tuple(here.split()), tuple(there.split())))
+    return found
 
 
-_SPRING = dict(list(SEASONS.items())[:1])
-_OTHER_SEASONS = dict(list(SEASONS.items())[1:])
 TIMES = {
-    "month": _times_of("en …", "in …", MONTHS),
-    "season": _times_of("au …", "in …", _SPRING)
-    + _times_of("en …", "in …", _OTHER_SEASONS),
-    "summers": _times_of("chaque …", "every …", SEASONS),
-    "day": _times_of("…", "on …", DAYS),
-    "mondays": _times_of("le …", "on …s", DAYS)
-    + _times_of("chaque …", "every …", DAYS),
+    "month": times_of("en …", "in …", MONTHS),
+    "season": times_of("en …", "in …", SEASONS),
+    "summers": times_of("chaque …", "every …", SEASONS),
+    "day": times_of("…", "on …", DAYS),
+    "mondays": times_of("le …", "on …s", DAYS) + times_of("chaque …", "every …", DAYS),
 }
 
 
@@ -832,53 +831,6 @@ def count_sentences() -> int:
     return sum(frame.total() for group in frames().values() for frame in group)
 
 
-def _diagonals(
-    rows: Iterable[str], columns: Iterable[str], every: int = 6
-) -> set[frozenset[str]]:
-    """Every sixth cell of a table of pairs, in slanting lines across it."""
-    columns = list(columns)
-    return {
-        frozenset((row, column))
-        for i, row in enumerate(rows)
-        for j, column in enumerate(columns)
-        if (i - j) % every == 0
-    }
-
-
-_NOUN_NAMES = [noun.french for noun in NOUNS]
-_HUE_NAMES = [hue.masculine for hue in COLOURS]
-_VERB_NAMES = [f"to {verb.english}" for verb in HANDLING]
-HELD_OUT = (
-    _diagonals([place.french for place in PLACES], MONTHS)
-    | _diagonals(_NOUN_NAMES, _HUE_NAMES)
-    | _diagonals(_NOUN_NAMES, _VERB_NAMES)
-)
-
-
-@functools.cache
-def root_words() -> dict[str, str]:
-    """The entry of a dictionary under which to find each form of a word that counts."""
-    roots = {name: name for name in (*(place.french for place in PLACES), *MONTHS)}
-    for noun in NOUNS:
-        roots |= dict.fromkeys((noun.french, french_plural(noun.french)), noun.french)
-    for hue in COLOURS:
-        for one in (hue.masculine, hue.feminine):
-            roots |= dict.fromkeys((one, french_plural(one)), hue.masculine)
-    for verb in HANDLING:
-        roots |= dict.fromkeys(verb.french, f"to {verb.english}")
-    return roots
-
-
-def is_held_out(french: Iterable[str]) -> bool:
-    """Whether two of the words, in any form, must not meet in a training sentence."""
-    roots = [root_words()[word] for word in french if word in root_words()]
-    return any(
-        frozenset((one, other)) in HELD_OUT
-        for index, one in enumerate(roots)
-        for other in roots[:index]
-    )
-
-
 _SHARES = {"place": 3, "object": 6, "mood": 1, "look": 4}
 
 
@@ -908,6 +860,52 @@ def sample_pairs(count: int, seed: int, held_out: bool | None = False) -> list[P
     return list(found)
 
 
+def diagonals(
+    rows: Iterable[str], columns: Iterable[str], every: int = 6
+) -> set[frozenset[str]]:
+    """Each sixth cell of a table of pairs, in slanting lines across it."""
+    columns = list(columns)
+    return {
+        frozenset((row, column))
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+        if (i - j) % every == 0
+    }
+
+
+_PLACES = [place.french for place in PLACES]
+_NOUNS = [noun.french for noun in NOUNS]
+_COLOURS = [hue.masculine for hue in COLOURS]
+_VERBS = [f"to {verb.english}" for verb in HANDLING]
+HELD_OUT = (
+    diagonals(_PLACES, MONTHS) | diagonals(_NOUNS, _COLOURS) | diagonals(_NOUNS, _VERBS)
+)
+
+
+@functools.cache
+def root_words() -> dict[str, str]:
+    """The entry of a dictionary under which to find each form of a word that counts."""
+    roots = {name: name for name in (*(place.french for place in PLACES), *MONTHS)}
+    for noun in NOUNS:
+        roots |= dict.fromkeys((noun.french, french_plural(noun.french)), noun.french)
+    for hue in COLOURS:
+        for one in (hue.masculine, hue.feminine):
+            roots |= dict.fromkeys((one, french_plural(one)), hue.masculine)
+    for verb in HANDLING:
+        roots |= dict.fromkeys(verb.french, f"to {verb.english}")
+    return roots
+
+
+def is_held_out(french: Iterable[str]) -> bool:
+    """Whether two of the words, in any form, must not meet in a training sentence."""
+    roots = [root_words()[word] for word in french if word in root_words()]
+    return any(
+        frozenset((one, other)) in HELD_OUT
+        for index, one in enumerate(roots)
+        for other in roots[:index]
+    )
+
+
 @functools.cache
 def vocabularies() -> tuple[Vocabulary, Vocabulary]:
     """All French and all English words of the grammar: each frame is filled once."""
@@ -917,6 +915,20 @@ def vocabularies() -> tuple[Vocabulary, Vocabulary]:
         Vocabulary(sorted({word for pair in pairs for word in pair.french})),
         Vocabulary(sorted({word for pair in pairs for word in pair.english})),
     )
+
+
+Example = tuple[list[int], list[int]]  # ids of a source and of its target
+
+
+def to_examples(
+    pairs: Iterable[Pair], french: Vocabulary, english: Vocabulary
+) -> list[Example]:
+    """Sentences as ids, ready for `make_batch`.
+
+    Raises:
+        ValueError: naming a word that a vocabulary does not have.
+    """
+    return [(french.encode(one), english.encode(other)) for one, other in pairs]
 
 
 def pad(
@@ -931,9 +943,6 @@ def pad(
     if not longest:
         raise ValueError(f"a batch needs ids, got {len(sequences)} sequences without")
     return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sequences])
-
-
-Example = tuple[list[int], list[int]]  # ids of a source and of its target
 
 
 class Batch(NamedTuple):
@@ -980,14 +989,3 @@ def batches_by_tokens(
         batches[-1].append(index)
     rng.shuffle(batches)
     return batches
-
-
-def to_examples(
-    pairs: Iterable[Pair], french: Vocabulary, english: Vocabulary
-) -> list[Example]:
-    """Sentences as ids, ready for `make_batch`.
-
-    Raises:
-        ValueError: naming a word that a vocabulary does not have.
-    """
-    return [(french.encode(one), english.encode(other)) for one, other in pairs]
