@@ -1,0 +1,187 @@
+"""Checks for the exercises of chapter 09, on the decoder."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+
+
+def _same(answer: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and the same whole numbers."""
+    return answer.shape == other.shape and torch.equal(answer, other)
+
+
+@exercise
+def check_shift(answer: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Verdict:
+    """Decoder input and labels from a padded target."""
+    target = torch.tensor([[1, 7, 8, 9, 2], [1, 5, 2, 0, 0]])
+    pair = answer(target.clone())
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        return wrong("Return two tensors: what the decoder reads, and the labels.")
+    if any(part is None or part is ... for part in pair):
+        return unanswered()
+    given, wanted = pair
+    first, last = target[:, :-1], target[:, 1:]
+    if _same(given, first) and _same(wanted, last):
+        return right("Row t reads words up to t and is asked for word t + 1.")
+    if _same(given, wanted):
+        return wrong(
+            "Input and labels are the same: the model would learn to repeat what it "
+            "reads. Shift one against the other."
+        )
+    if _same(given, last) and _same(wanted, first):
+        return wrong(
+            "The shift goes the wrong way: each row would be asked for the word "
+            "before the one it reads."
+        )
+    if _same(given, target) or _same(wanted, target):
+        return wrong(
+            "One of the two is the whole target. Each must give up one word: the "
+            "input its last, the labels their first."
+        )
+    if _same(given, target.roll(1, dims=1)) or _same(wanted, target.roll(-1, dims=1)):
+        return wrong(
+            "roll() goes round: the word that falls off one end comes in at the "
+            "other, so <bos> or padding turns up where no word is. Cut it off."
+        )
+    if _same(given, target[:, 1:-1]):
+        return wrong("The decoder must read <bos> first: it is what it starts from.")
+    if _same(wanted, target[:, 1:-1]):
+        return wrong(
+            "<eos> must stay in the labels, or the model never learns to stop."
+        )
+    if given.shape != wanted.shape:
+        shapes = f"{tuple(given.shape)} and {tuple(wanted.shape)}"
+        return wrong(f"Input and labels must have one shape, got {shapes}.")
+    if _same(given, first):
+        return wrong("The input is right, the labels are not: drop only the first.")
+    if _same(wanted, last):
+        return wrong("The labels are right, the input is not: drop only the last.")
+    return wrong("Row t must read words up to t and be asked for word t + 1.")
+
+
+@exercise
+def check_notices(answer: Mapping[str, Sequence[int]]) -> Verdict:
+    """The decoder rows that change with a target word, and with a source word."""
+    if any(rows is None or rows is ... for rows in answer.values()):
+        return unanswered()
+    africa, september = (sorted(set(answer[w])) for w in ("Africa", "septembre"))
+    if africa != [3, 4, 5]:
+        reasons = {
+            (3,): "Later rows look back at Africa: the causal mask lets them.",
+            (4, 5): "Row 3 reads Africa itself: the mask allows one's own position.",
+            (0, 1, 2): "That is the past: the mask keeps it from seeing Africa.",
+            (0, 1, 2, 3): "That is the mask the wrong way round: the past is safe.",
+            (2, 3, 4, 5): (
+                "Row 2 is asked for Africa, but does not read it: it reads visits."
+            ),
+            (2,): "Row 2 is asked for Africa, but does not read it: it reads visits.",
+            (0, 1, 2, 3, 4, 5): "The causal mask keeps rows 0 to 2 from seeing Africa.",
+            (): "Row 3 reads Africa: it must notice.",
+        }
+        why = reasons.get(tuple(africa), "Rows are numbered from 0, and <bos> is 0.")
+        return wrong(f"Africa: {why}")
+    if september != list(range(6)):
+        if september in ([5], [4, 5], [4]):
+            why = "cross-attention has no triangle, and every row hears every word."
+        elif september == []:
+            why = "the memory enters the decoder by cross-attention."
+        else:
+            why = "the causal mask is for the target; who stops a row from listening?"
+        return wrong(f"septembre: {why}")
+    return right("The past of the target is safe; the source reaches every row.")
+
+
+@exercise
+def check_cross(
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
+) -> Verdict:
+    """Cross-attention for one head."""
+    g = torch.Generator().manual_seed(0)
+    target, memory = torch.randn(3, 6, generator=g), torch.randn(5, 6, generator=g)
+    w_q, w_k, w_v = torch.randn(3, 6, 4, generator=g).unbind()
+
+    def attend(
+        asks: Tensor, keys: Tensor, values: Tensor, scale: float = 2.0
+    ) -> Tensor:
+        scores = (asks @ w_q) @ (keys @ w_k).T / scale
+        return scores.softmax(dim=-1) @ (values @ w_v)
+
+    scores = (target @ w_q) @ (memory @ w_k).T / math.sqrt(4)
+    expected = attend(target, memory, memory)
+    future = torch.ones(3, 5, dtype=torch.bool).triu(1)
+    mistakes = {
+        "Roles reversed: the target asks, the memory answers.": attend(
+            memory, target, target
+        ),
+        "That is self-attention of the target: keys and values come from memory.": (
+            attend(target, target, target)
+        ),
+        "That is self-attention of the memory: the target has to ask.": attend(
+            memory, memory, memory
+        ),
+        "The scale 1/√d_k is missing.": attend(target, memory, memory, 1.0),
+        "You divided by d_k, not by its square root.": attend(
+            target, memory, memory, 4.0
+        ),
+        "You divided by √d, the width of the input: the queries have d_k numbers.": (
+            attend(target, memory, memory, math.sqrt(6))
+        ),
+        "The softmax runs over the queries: share out along each row, dim −1.": (
+            scores.softmax(dim=0) @ (memory @ w_v)
+        ),
+        "There is no softmax.": scores @ (memory @ w_v),
+        "No causal mask here: every row may hear the whole source.": (
+            scores.masked_fill(future, -torch.inf).softmax(-1) @ (memory @ w_v)
+        ),
+        "You blended the memory itself: project it to values first.": (
+            scores.softmax(dim=-1) @ memory
+        ),
+        "You blended the keys: the weights go to the values.": (
+            scores.softmax(dim=-1) @ (memory @ w_k)
+        ),
+        "Those are the weights: multiply them by the values.": scores.softmax(dim=-1),
+    }
+    result = answer(target, memory, w_q, w_k, w_v)
+    if result.shape == expected.shape and torch.allclose(result, expected, atol=1e-5):
+        return right("Three rows ask, five answer, three vectors come back.")
+    for message, mistake in mistakes.items():
+        if result.shape == mistake.shape and torch.allclose(result, mistake, atol=1e-5):
+            return wrong(message)
+    if result.shape != expected.shape:
+        got, shape = tuple(result.shape), tuple(expected.shape)
+        return wrong(f"One vector for each query: {shape} is wanted, got {got}.")
+    gap = (result - expected).abs().max().item()
+    return wrong(f"The shape is right, the numbers are off by up to {gap:.2g}.")
+
+
+@exercise
+def check_price(answer: Mapping[str, int]) -> Verdict:
+    """Decoder rows computed for twenty words and <eos>, in two ways."""
+    if any(rows is None or rows is ... for rows in answer.values()):
+        return unanswered()
+    loop, kept = int(answer["loop"]), int(answer["kept"])
+    if loop != 231:
+        reasons = {
+            210: "<eos> has to be written too: there is one pass more.",
+            441: "That is 21 × 21: the early passes are shorter than the last.",
+            400: "That is 20 × 20: early passes are shorter, and <eos> is a pass too.",
+            21: "That is the number of passes: each of them computes many rows.",
+            20: "That is the number of words: count the rows of every pass.",
+            252: "The first pass has one row, <bos> alone, and the last has 21.",
+            230: "You left out the first pass, which reads <bos> alone.",
+        }
+        why = reasons.get(loop, "pass t reads <bos> and t − 1 words, and there are 21.")
+        return wrong(f"loop: {why}")
+    if kept != 21:
+        reasons = {
+            20: "<eos> has to be written too.",
+            22: "<eos> is written, but never read.",
+            1: "words cannot be written before those they depend on: one row a pass.",
+            231: "kept rows are not computed again.",
+        }
+        return wrong(f"kept: {reasons.get(kept, 'one new row in each pass.')}")
+    return right("n(n + 1)/2 rows against n: what is kept is not computed again.")
