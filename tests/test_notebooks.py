@@ -14,6 +14,8 @@ CHAPTER = (
     HEADER
     + cell("x = 3", tag="setup")
     + cell("print(f'{x / 7:.3f}')", tag="printed")
+    + "```{code-cell} ipython3\n---\nmystnb:\n  figure:\n    name: fig-a\n"
+    + "    caption: Keys in no order.\ntags: [drawn]\n---\n'a figure'\n```\n\n"
     + cell("assert x > 2", tag="claim")
 )
 
@@ -69,7 +71,7 @@ def test_a_book_in_step_passes(book: Path) -> None:
     assert tool("notebooks.py", book, "check").returncode == 0
     result = nbval(book)
     assert result.returncode == 0, result.stdout
-    assert "3 passed" in result.stdout
+    assert "4 passed" in result.stdout
 
 
 def test_writing_again_runs_nothing_and_changes_nothing(book: Path) -> None:
@@ -151,7 +153,7 @@ def test_a_printed_number_changed_is_caught(book: Path) -> None:
     stored(book).write_text(text.replace("0.429", "0.428"))
     result = nbval(book)
     assert result.returncode == 1
-    assert "1 failed, 2 passed" in result.stdout
+    assert "1 failed, 3 passed" in result.stdout
     assert re.search("0.428.*0.429", result.stdout, flags=re.DOTALL)
 
 

@@ -7,6 +7,7 @@ python tools/notebooks.py seed                   hand stored outputs to the buil
 
 import argparse
 import hashlib
+import json
 import shutil
 import sys
 import time
@@ -61,7 +62,12 @@ def read(path: Path) -> NotebookNode | None:
 def text_of(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
     """All of a notebook that its chapter decides."""
     return [
-        (cell.id, cell.cell_type, cell.source, repr(sorted(cell.metadata.items())))
+        (
+            cell.id,
+            cell.cell_type,
+            cell.source,
+            json.dumps(cell.metadata, sort_keys=True),
+        )
         for cell in notebook.cells
     ]
 
