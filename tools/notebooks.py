@@ -98,7 +98,22 @@ def run(chapter: Path) -> NotebookNode:
     )
     client.execute()
     notebook.metadata.pop("language_info", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = joined(cell.outputs)
     return notebook
+
+
+def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """The outputs with each text whole; a busy kernel sends one in several pieces."""
+    whole: list[NotebookNode] = []
+    for output in outputs:
+        stream = output.get("name") if output.output_type == "stream" else None
+        if stream and whole and whole[-1].get("name") == stream:
+            whole[-1].text += output.text
+        else:
+            whole.append(output)
+    return whole
 
 
 def write(root: Path, numbers: list[str], everything: bool) -> int:
