@@ -26,6 +26,7 @@ def begin(seed: int = 0) -> None:
     """Start a chapter: the same random numbers, digits and figure style every time."""
     random.seed(seed)
     torch.manual_seed(seed)
+    torch.set_num_threads(1)  # more would add in another order, and so in other digits
     torch.set_printoptions(precision=3, sci_mode=False)
     plt.style.use(["default", STYLE])
     plt.switch_backend("agg")
