@@ -1,7 +1,7 @@
 """`{diagram} figures/x.svg`: a hand-drawn SVG set into the page itself.
 
-Inline, it takes the page's colours, light or dark. It is numbered and captioned like any
-figure, and a diagram without alt text is an error.
+Inline, it takes the page's colours, light or dark. It is numbered and captioned like
+any figure, and a diagram without alt text is an error.
 """
 
 import html
