@@ -1,0 +1,79 @@
+"""Chapter 01's exercises: the answer is right, likely mistakes are named."""
+
+import pytest
+import torch
+
+from bookkit.checks.why_attention import check_context, check_last_state, check_layers
+
+
+def read(inputs, w, u, start=0.0, bend=torch.tanh):
+    state = torch.full((u.size(0),), start)
+    for x in inputs:
+        state = bend(x @ w + state @ u)
+    return state
+
+
+def all_states(inputs, w, u):
+    return torch.stack([read(inputs[: t + 1], w, u) for t in range(len(inputs))])
+
+
+def forgetful(inputs, w, u):
+    return torch.tanh(inputs[-1] @ w)
+
+
+RIGHT = [
+    (check_last_state, read),
+    (check_context, lambda scores, memory: scores.softmax(0) @ memory),
+    (check_context, lambda s, m: (s.softmax(0)[:, None] * m).sum(0)),
+    (check_layers, 16),
+    (check_layers, 16.0),
+]
+
+WRONG = [
+    (check_last_state, forgetful, "old state has no part"),
+    (check_last_state, all_states, "give back the last"),
+    (check_last_state, lambda x, w, u: read(x, w, u, bend=lambda h: h), "tanh"),
+    (check_last_state, lambda x, w, u: read(x, w, u, start=1.0), "zeros, not ones"),
+    (check_last_state, lambda x, w, u: read(x.flip(0), w, u), "backwards"),
+    (check_last_state, lambda x, w, u: read(x[:-1], w, u), "one word early"),
+    (check_last_state, lambda x, w, u: read(x, w, u.T), "transposed"),
+    (check_last_state, lambda x, w, u: x @ u, "raised RuntimeError"),
+    (check_context, lambda s, m: s.softmax(0), "Those are the weights"),
+    (check_context, lambda s, m: s @ m, "no softmax"),
+    (check_context, lambda s, m: s.exp() @ m, "divide by their sum"),
+    (check_context, lambda s, m: s / s.sum() @ m, "exponentials first"),
+    (check_context, lambda s, m: m[s.argmax()], "hard choice"),
+    (check_context, lambda s, m: m.mean(0), "plain mean"),
+    (check_context, lambda s, m: (s.softmax(0)[:, None] * m).mean(0), "their sum"),
+    (check_context, lambda s, m: s.softmax(0)[:, None] * m, "did not add"),
+    (check_context, lambda s, m: (-s).softmax(0) @ m, "minus"),
+    (check_layers, 8, "only two of them backwards"),
+    (check_layers, 7, "divide by the width"),
+    (check_layers, 32, "width 3"),
+    (check_layers, 1, "attention"),
+    (check_layers, 100, "How many words further"),
+]
+
+UNANSWERED = [
+    (check, answer)
+    for check in (check_last_state, check_context)
+    for answer in (..., None, lambda *_: ...)
+] + [(check_layers, ...), (check_layers, None)]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    verdict = check(answer)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_wrong_is_named(check, answer, words):
+    verdict = check(answer)
+    assert verdict.kind == "wrong"
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(("check", "answer"), UNANSWERED)
+def test_unanswered(check, answer):
+    assert check(answer).kind == "unanswered"
