@@ -23,13 +23,13 @@ from transformer.positional import PositionalEncoding
 __all__ = [
     "TransformerConfig",
     "Transformer",
+    "from_torch",
+    "to_torch",
     "CHECKPOINT_FORMAT",
     "CHECKPOINT_VERSION",
     "save_checkpoint",
     "read_checkpoint",
     "load_checkpoint",
-    "from_torch",
-    "to_torch",
 ]
 
 
@@ -191,6 +191,54 @@ class Transformer(nn.Module):
         return load_checkpoint(Path(path))
 
 
+_TORCH_NAMES = (
+    ("self_attn", "self_attention"),
+    ("multihead_attn", "cross_attention"),
+    ("out_proj", "output_proj"),
+    ("linear1", "feed_forward.expand"),
+    ("linear2", "feed_forward.contract"),
+    ("norm1", "residuals.0.norm"),
+    ("norm2", "residuals.1.norm"),
+    ("norm3", "residuals.2.norm"),
+)
+_ROLES = ("query", "key", "value")
+
+
+def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the weights of a `torch.nn.Transformer` to those of our two stacks.
+
+    Takes its `state_dict()` and gives the `encoder.…` and `decoder.…` part of ours;
+    torch's class has neither embeddings nor an output map. Its packed query, key and
+    value projections come apart into three.
+    """
+    ours: dict[str, Tensor] = {}
+    for name, weight in state.items():
+        for torch_name, our_name in _TORCH_NAMES:
+            name = name.replace(torch_name, our_name)
+        layer, packed, kind = name.partition(".in_proj_")
+        names = [f"{layer}.{role}_proj.{kind}" for role in _ROLES] if packed else [name]
+        ours.update(zip(names, weight.chunk(len(names)), strict=True))
+    return ours
+
+
+def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The way back from `from_torch`: our stacks' weights under torch's names."""
+    theirs: dict[str, Tensor] = {}
+    for name, weight in state.items():
+        if not name.startswith(("encoder.", "decoder.")):
+            continue
+        layer, query, kind = name.partition(".query_proj.")
+        if query:
+            parts = [state[f"{layer}.{role}_proj.{kind}"] for role in _ROLES]
+            name, weight = f"{layer}.in_proj_{kind}", torch.cat(parts)
+        elif ".key_proj." in name or ".value_proj." in name:
+            continue
+        for torch_name, our_name in _TORCH_NAMES:
+            name = name.replace(our_name, torch_name)
+        theirs[name] = weight
+    return theirs
+
+
 CHECKPOINT_FORMAT = "the-tested-transformer"
 CHECKPOINT_VERSION = "1"
 
@@ -260,9 +308,8 @@ def load_checkpoint(path: Path) -> Transformer:
         config = TransformerConfig(**json.loads(metadata["config"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds a config that no model has: {error}") from None
-    with torch.device(
-        "meta"
-    ):  # shapes without memory, so that a false config costs nothing
+    # On "meta" a tensor has a shape and no memory: a false config costs nothing.
+    with torch.device("meta"):
         wanted = {
             name: weight.shape
             for name, weight in Transformer(config).named_parameters()
@@ -285,51 +332,3 @@ def load_checkpoint(path: Path) -> Transformer:
         for name, parameter in model.named_parameters():
             parameter.copy_(found[name])
     return model
-
-
-_TORCH_NAMES = (
-    ("self_attn", "self_attention"),
-    ("multihead_attn", "cross_attention"),
-    ("out_proj", "output_proj"),
-    ("linear1", "feed_forward.expand"),
-    ("linear2", "feed_forward.contract"),
-    ("norm1", "residuals.0.norm"),
-    ("norm2", "residuals.1.norm"),
-    ("norm3", "residuals.2.norm"),
-)
-_ROLES = ("query", "key", "value")
-
-
-def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the weights of a `torch.nn.Transformer` to those of our two stacks.
-
-    Takes its `state_dict()` and gives the `encoder.…` and `decoder.…` part of ours;
-    torch's class has neither embeddings nor an output map. Its packed query, key and
-    value projections come apart into three.
-    """
-    ours: dict[str, Tensor] = {}
-    for name, weight in state.items():
-        for torch_name, our_name in _TORCH_NAMES:
-            name = name.replace(torch_name, our_name)
-        layer, packed, kind = name.partition(".in_proj_")
-        names = [f"{layer}.{role}_proj.{kind}" for role in _ROLES] if packed else [name]
-        ours.update(zip(names, weight.chunk(len(names)), strict=True))
-    return ours
-
-
-def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The way back from `from_torch`: our stacks' weights under torch's names."""
-    theirs: dict[str, Tensor] = {}
-    for name, weight in state.items():
-        if not name.startswith(("encoder.", "decoder.")):
-            continue
-        layer, query, kind = name.partition(".query_proj.")
-        if query:
-            parts = [state[f"{layer}.{role}_proj.{kind}"] for role in _ROLES]
-            name, weight = f"{layer}.in_proj_{kind}", torch.cat(parts)
-        elif ".key_proj." in name or ".value_proj." in name:
-            continue
-        for torch_name, our_name in _TORCH_NAMES:
-            name = name.replace(our_name, torch_name)
-        theirs[name] = weight
-    return theirs

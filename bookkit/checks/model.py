@@ -1,0 +1,271 @@
+"""Checks for the exercises of chapter 10, on the whole model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from transformer.encoder import EncoderLayer
+from transformer.model import Transformer, TransformerConfig
+
+Count = Callable[[int, int, int, int], int]
+
+
+def _count(
+    vocab_size: int,
+    d_model: int,
+    d_ff: int,
+    num_layers: int,
+    *,
+    tables: int = 1,
+    bias: int = 1,
+    norms: int = 5,
+    attentions: int = 3,
+    stacks: tuple[int, int] = (1, 1),
+    extra: int = 0,
+) -> int:
+    """The parameters of a tied post-norm model, or of a mistaken idea of it."""
+    attention = 4 * (d_model**2 + bias * d_model)
+    feed_forward = 2 * d_model * d_ff + bias * (d_ff + d_model)
+    encoder = attention + feed_forward + 2 * 2 * d_model
+    decoder = (attentions - 1) * attention + feed_forward + (norms - 2) * 2 * d_model
+    if norms == 0:
+        encoder -= 2 * 2 * d_model
+        decoder += 2 * 2 * d_model
+    layers = num_layers * (stacks[0] * encoder + stacks[1] * decoder)
+    return tables * vocab_size * d_model + layers + extra
+
+
+@exercise
+def check_count(answer: Count) -> Verdict:
+    """The number of parameters of a tied post-norm model."""
+    cases = [(37_000, 512, 2048, 6), (37_000, 1024, 4096, 6), (11, 8, 12, 1)]
+    cases.append((1000, 128, 256, 4))
+    ideas: dict[str, Callable[[tuple[int, int, int, int]], int]] = {
+        "The biases are missing: a map from n to m has nm weights and m biases.": (
+            lambda c: _count(*c, bias=0)
+        ),
+        "The layer norms are missing: each has a scale and a shift a number.": (
+            lambda c: _count(*c, norms=0)
+        ),
+        "A decoder layer has two attentions: to itself and to the source.": (
+            lambda c: _count(*c, attentions=2)
+        ),
+        "A decoder layer has three norms, one for each sublayer.": (
+            lambda c: _count(*c, norms=4)
+        ),
+        "The table is one tensor in three uses: count it once.": (
+            lambda c: _count(*c, tables=3)
+        ),
+        "Source and target share their table: count it once.": (
+            lambda c: _count(*c, tables=2)
+        ),
+        "The table of words is missing.": lambda c: _count(*c, tables=0),
+        "The decoder is missing.": lambda c: _count(*c, stacks=(1, 0)),
+        "The encoder is missing.": lambda c: _count(*c, stacks=(0, 1)),
+        "You counted two decoders and no encoder.": lambda c: _count(*c, stacks=(0, 2)),
+        "You counted two encoders: a decoder layer has an attention and a norm more.": (
+            lambda c: _count(*c, stacks=(2, 0))
+        ),
+        "You counted one layer a side: there are num_layers of them.": (
+            lambda c: _count(*c[:3], 1)
+        ),
+        "The output map has no bias: it is the table again.": (
+            lambda c: _count(*c, extra=c[0])
+        ),
+        "Sines are not trained: positions have no parameters.": (
+            lambda c: _count(*c, extra=1024 * c[1])
+        ),
+        "A post-norm stack has no norm after its last layer.": (
+            lambda c: _count(*c, extra=4 * c[1])
+        ),
+    }
+    results = [int(answer(*case)) for case in cases]
+    expected = [_count(*case) for case in cases]
+    if results == expected:
+        return right("Base, big and two small ones: counted to the last parameter.")
+    for message, idea in ideas.items():
+        if results == [idea(case) for case in cases]:
+            return wrong(message)
+    for case, got, wanted in zip(cases, results, expected, strict=True):
+        if got != wanted:
+            many = "too many" if got > wanted else "too few"
+            sizes = "count({}, {}, {}, {})".format(*case)
+            return wrong(f"{sizes} gives {got:,}: {abs(got - wanted):,} {many}.")
+    raise AssertionError
+
+
+@exercise
+def check_cost(answer: Mapping[str, Any]) -> Verdict:
+    """What four changes of the base model add to its parameters."""
+    if any(number is None or number is ... for number in answer.values()):
+        return unanswered()
+    attention, table, norm = 4 * (512 * 512 + 512), 37_000 * 512, 1024
+    feed_forward = 2 * 512 * 2048 + 2048 + 512
+    expected = {
+        "num_heads=16": 0,
+        "norm_first=True": 2 * norm,
+        "tie_embeddings=False": 2 * table,
+        "num_decoder_layers=7": 2 * attention + feed_forward + 3 * norm,
+    }
+    reasons = {
+        "num_heads=16": {
+            18 * attention: "heads share d_model: each has half as many numbers.",
+            -9 * attention: "more heads make each narrower, and the whole no smaller.",
+        },
+        "norm_first=True": {
+            0: "pre-norm leaves the last sum as it is, so each stack ends in one more.",
+            norm: "each of the two stacks ends in one more norm.",
+            512: "a norm has a scale and a shift, and there are two stacks.",
+            30 * norm: "no sublayer gets a second norm: the one it has moves.",
+        },
+        "tie_embeddings=False": {
+            table: "untying makes three tables of one: two more.",
+            3 * table: "one of the three is there already: two more.",
+            -2 * table: "the size is right; untying adds.",
+            0: "tied, the three are one tensor; untied they are three.",
+            2 * table + 37_000: "the output map has no bias.",
+        },
+        "num_decoder_layers=7": {
+            attention + feed_forward + 2 * norm: "that is an encoder layer.",
+            2 * attention + feed_forward + 2 * norm: "the third sublayer has a norm.",
+            2 * attention + feed_forward: "the three norms are missing.",
+            8 * 512 * 512 + 2 * 512 * 2048: "biases and norms are missing.",
+            8 * 512 * 512 + 2 * 512 * 2048 + 3 * norm: "the biases are missing.",
+        },
+    }
+    for change, wanted in expected.items():
+        got = int(answer[change])
+        if got != wanted:
+            why = reasons[change].get(got, "count the tensors that are added.")
+            return wrong(f"{change}: {why}")
+    return right("All four: you know where the parameters are.")
+
+
+@exercise
+def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict:
+    """The mean loss of the next word over all labels that are not padding."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = TransformerConfig(11, 11, d_model=8, num_heads=2, d_ff=12)
+        model = Transformer(config).eval()
+        source = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]])
+        target = torch.tensor([[1, 3, 4, 5, 6, 2], [1, 7, 2, 0, 0, 0]])
+
+        def loss(
+            given: Tensor, labels: Tensor, ignore: int = 0, reduce: str = "mean"
+        ) -> Tensor:
+            logits = model(source, given).flatten(0, 1)
+            return F.cross_entropy(
+                logits, labels.flatten(), ignore_index=ignore, reduction=reduce
+            )
+
+        first, last = target[:, :-1], target[:, 1:]
+        expected = loss(first, last)
+        by_sentence = torch.stack(
+            [
+                F.cross_entropy(model(s[None], t[None, :-1])[0], t[1:], ignore_index=0)
+                for s, t in zip(source, target, strict=True)
+            ]
+        ).mean()
+        mistakes = {
+            "Padding is counted: skip the labels that are 0.": loss(first, last, -100),
+            "There is no shift: the label of each word is the word itself.": (
+                loss(target, target)
+            ),
+            "There is no shift: labels lose their first word, not their last.": (
+                loss(first, first)
+            ),
+            "The shift goes the wrong way: the label is the word before.": (
+                loss(last, first)
+            ),
+            "That is the sum: divide by the number of labels that are words.": (
+                loss(first, last, reduce="sum")
+            ),
+            "You divided the sum by all labels, padding included.": (
+                loss(first, last, reduce="sum") / last.numel()
+            ),
+            "You averaged the sentences: a word of a short one then counts more.": (
+                by_sentence
+            ),
+            "The sign is wrong: a loss is minus a log probability.": -expected,
+            "You left out <eos>: the model must learn to stop.": (
+                loss(first, last.masked_fill(last == 2, 0))
+            ),
+        }
+        result = torch.as_tensor(answer(model, source.clone(), target.clone()))
+    if result.dim() != 0:
+        return wrong(f"A loss is one number, got shape {tuple(result.shape)}.")
+    if torch.allclose(result, expected, atol=1e-5):
+        return right("Shifted, averaged over words, padding left out.")
+    for message, mistake in mistakes.items():
+        if torch.allclose(result, mistake, atol=1e-5):
+            return wrong(message)
+    return wrong(f"It should be {expected:.3f} here, yours is {result:.3f}.")
+
+
+class _EncoderForgets(EncoderLayer):
+    """A layer that looks at padding, too."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, None)
+
+
+class _CrossForgets(Transformer):
+    """A model whose cross-attention looks at padding, too."""
+
+    def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+        return self.output(self.decode(target_ids, self.encode(source_ids)))
+
+
+def _patients(seed: int) -> dict[str, Transformer]:
+    """A model that is well, and two that forgot one mask each; shared weights."""
+    config = TransformerConfig(11, 11, d_model=16, num_heads=2, d_ff=24, dropout=0.0)
+    torch.manual_seed(seed)
+    well, deafened, blinded = (
+        Transformer(config).eval(),
+        _CrossForgets(config).eval(),
+        Transformer(config).eval(),
+    )
+    for layer in blinded.encoder.layers:
+        layer.__class__ = _EncoderForgets
+    for sick in (deafened, blinded):
+        sick.load_state_dict(well.state_dict())
+    return {"well": well, "cross": deafened, "encoder": blinded}
+
+
+@exercise
+def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
+    """A test that tells models that look at source padding from one that does not."""
+    with torch.random.fork_rng(devices=[]):
+        said: dict[str, set[bool]] = {"well": set(), "cross": set(), "encoder": set()}
+        for seed in range(3):
+            for name, patient in _patients(seed).items():
+                said[name].add(bool(answer(patient)))
+    well, cross, encoder = said["well"], said["cross"], said["encoder"]
+    if (well, cross, encoder) == ({False}, {True}, {True}):
+        return right("It finds both, and leaves the healthy one alone.")
+    if (well, cross, encoder) == ({True}, {False}, {False}):
+        return wrong("It is the wrong way round: True means that padding matters.")
+    if well == cross == encoder == {False}:
+        return wrong(
+            "It finds nobody sick. Does your padded source really hold id 0, and do "
+            "you compare numbers, not shapes?"
+        )
+    if True in well:
+        return wrong(
+            "It calls a healthy model sick. Change nothing but the padding, and "
+            "compare with a tolerance: last digits differ."
+        )
+    if cross != {True}:
+        return wrong(
+            "It misses the model whose cross-attention sees padding: compare the "
+            "logits, not the memory."
+        )
+    return wrong(
+        "It misses the model whose encoder sees padding: let it encode the padded "
+        "source, and compare what comes out at the end."
+    )

@@ -1,0 +1,168 @@
+"""Chapter 10's exercises: the answer is right, likely mistakes are named."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bookkit.checks.model import (
+    check_cost,
+    check_count,
+    check_detector,
+    check_loss,
+)
+from transformer import Transformer, TransformerConfig
+
+
+def count(tables=1, bias=1, attentions=3, norms=5, extra=0, layers=None):
+    """A count, right unless told otherwise."""
+
+    def answer(vocab_size, d_model, d_ff, num_layers):
+        attention = 4 * (d_model**2 + bias * d_model)
+        feed_forward = 2 * d_model * d_ff + bias * (d_ff + d_model)
+        both = attentions * attention + 2 * feed_forward + norms * 2 * d_model
+        total = tables * vocab_size * d_model + (layers or num_layers) * both
+        return total + extra * d_model
+
+    return answer
+
+
+def cost(**changed):
+    right = {
+        "num_heads=16": 0,
+        "norm_first=True": 2048,
+        "tie_embeddings=False": 37_888_000,
+        "num_decoder_layers=7": 4_204_032,
+    }
+    names = dict(zip(["heads", "norm", "tie", "layer"], right, strict=True))
+    return right | {names[name]: number for name, number in changed.items()}
+
+
+def loss(given=slice(None, -1), wanted=slice(1, None), **options):
+    def answer(model, source, target):
+        logits = model(source, target[:, given]).flatten(0, 1)
+        options.setdefault("ignore_index", 0)
+        return F.cross_entropy(logits, target[:, wanted].flatten(), **options)
+
+    return answer
+
+
+def by_sentence(model, source, target):
+    pairs = zip(source, target, strict=True)
+    return sum(loss()(model, s[None], t[None]) for s, t in pairs) / len(source)
+
+
+def detector(look=lambda model, source: model(source, torch.tensor([[1, 3, 4]]))):
+    @torch.no_grad()
+    def answer(model):
+        source = torch.tensor([[3, 4, 5, 6]])
+        return not torch.allclose(
+            look(model, source), look(model, F.pad(source, (0, 3))), atol=1e-4
+        )
+
+    return answer
+
+
+def memory_only(model, source):
+    return model.encode(source)[:, :4]
+
+
+RIGHT = [
+    (check_count, count()),
+    (check_cost, cost()),
+    (check_loss, loss()),
+    (check_detector, detector()),
+]
+
+WRONG = [
+    (check_count, count(bias=0), "biases"),
+    (check_count, count(norms=0), "norms are missing"),
+    (check_count, count(norms=4), "three norms"),
+    (check_count, count(attentions=2), "two attentions"),
+    (check_count, count(tables=3), "once"),
+    (check_count, count(tables=2), "share"),
+    (check_count, count(tables=0), "table of words is missing"),
+    (check_count, count(extra=1024), "Sines"),
+    (check_count, count(extra=4), "no norm after"),
+    (check_count, count(layers=1), "one layer a side"),
+    (check_count, count(extra=1), "too many"),
+    (check_count, lambda v, d, f, n: 7, "too few"),
+    (check_cost, cost(heads=18 * 1_050_624), "share d_model"),
+    (check_cost, cost(norm=0), "last sum"),
+    (check_cost, cost(norm=1024), "each of the two stacks"),
+    (check_cost, cost(tie=18_944_000), "two more"),
+    (check_cost, cost(tie=-37_888_000), "adds"),
+    (check_cost, cost(layer=3_152_384), "encoder layer"),
+    (check_cost, cost(layer=4_200_960), "norms are missing"),
+    (check_cost, cost(layer=4_203_008), "third sublayer"),
+    (check_cost, cost(layer=5), "count the tensors"),
+    (check_loss, loss(ignore_index=-100), "Padding"),
+    (check_loss, loss(given=slice(None), wanted=slice(None)), "no shift"),
+    (check_loss, loss(wanted=slice(None, -1)), "no shift"),
+    (check_loss, loss(slice(1, None), slice(None, -1)), "wrong way"),
+    (check_loss, loss(reduction="sum"), "sum"),
+    (check_loss, loss(reduction="none"), "one number"),
+    (check_loss, lambda *a: loss(reduction="sum")(*a) / 10, "padding included"),
+    (check_loss, lambda *a: -loss()(*a), "sign"),
+    (check_loss, by_sentence, "sentences"),
+    (check_loss, lambda *a: loss()(*a) + 1, "should be"),
+    (check_detector, lambda model: False, "nobody"),
+    (check_detector, lambda model: True, "healthy"),
+    (check_detector, lambda model: not detector()(model), "wrong way"),
+    (check_detector, detector(memory_only), "cross-attention"),
+    (
+        check_detector,
+        lambda model: type(model) is not Transformer,
+        "encoder sees padding",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    assert repr(check(answer)).startswith("✓")
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_mistake_is_named(check, answer, words):
+    verdict = repr(check(answer))
+    assert verdict.startswith("✗")
+    assert words in verdict
+
+
+def test_the_expected_counts_are_the_models_own():
+    with torch.device("meta"):
+        for case in [(11, 8, 12, 1), (1000, 128, 256, 4)]:
+            vocab_size, d_model, d_ff, layers = case
+            config = TransformerConfig(
+                vocab_size,
+                vocab_size,
+                d_model=d_model,
+                d_ff=d_ff,
+                num_heads=2,
+                num_encoder_layers=layers,
+                num_decoder_layers=layers,
+                tie_embeddings=True,
+            )
+            model = Transformer(config)
+            assert sum(p.numel() for p in model.parameters()) == count()(*case)
+
+
+CHECKS = [check_count, check_cost, check_loss, check_detector]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_unanswered(check):
+    assert repr(check(...)).startswith("○")
+
+
+@pytest.mark.parametrize(
+    ("check", "stub"),
+    [
+        (check_count, lambda v, d, f, n: ...),
+        (check_cost, cost(heads=...)),
+        (check_loss, lambda m, s, t: None),
+        (check_detector, lambda model: None),
+    ],
+)
+def test_untouched_stub_is_unanswered(check, stub):
+    assert repr(check(stub)).startswith("○")
