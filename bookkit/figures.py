@@ -52,12 +52,21 @@ def show(figure: Figure, alt: str) -> None:
     Raises:
         ValueError: for an empty `alt`.
     """
+    display(drawn(figure, alt))
+
+
+def drawn(figure: Figure, alt: str) -> InlineFigure:
+    """The figure as something to display, once or again and again in one place.
+
+    Raises:
+        ValueError: for an empty `alt`.
+    """
     if not alt.strip():
         raise ValueError("a figure needs alt text: what it shows, and the finding")
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
-    display(InlineFigure(_themed(buffer.getvalue(), alt), alt))
+    return InlineFigure(_themed(buffer.getvalue(), alt), alt)
 
 
 def _themed(svg: str, alt: str) -> str:

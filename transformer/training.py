@@ -23,6 +23,8 @@ from transformer.embedding import require_positive
 from transformer.model import Transformer, TransformerConfig
 
 __all__ = [
+    "phrasebook_model",
+    "phrasebook_examples",
     "label_smoothed_loss",
     "warmup_rate",
     "Recipe",
@@ -31,9 +33,37 @@ __all__ = [
     "train",
     "translated_exactly",
     "exact_match",
-    "phrasebook_model",
-    "phrasebook_examples",
 ]
+
+
+def phrasebook_model(seed: int = 0) -> Transformer:
+    """An untrained model that fits the phrasebook: 2 + 2 layers of width 96."""
+    french, english = vocabularies()
+    config = TransformerConfig(
+        french.size,
+        english.size,
+        d_model=96,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_ff=192,
+        dropout=0.0,
+        max_length=32,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Transformer(config)
+
+
+def phrasebook_examples(
+    count: int = 50_000, seed: int = 0, held_out: bool = False
+) -> list[Example]:
+    """Sentences to train on, or (held out) with combinations that none of those has.
+
+    Raises:
+        ValueError: for a count below 1.
+    """
+    return to_examples(sample_pairs(count, seed, held_out), *vocabularies())
 
 
 def label_smoothed_loss(
@@ -110,12 +140,16 @@ class Recipe:
 
 
 class Progress(NamedTuple):
-    """Where a training stands after a step; times in seconds."""
+    """Where a training stands after a step; times in seconds.
+
+    `gradient` is the length that the gradient had before it was clipped.
+    """
 
     step: int
     total: int
     loss: float
     rate: float
+    gradient: float
     tokens_per_second: float
     seconds_left: float
 
@@ -172,13 +206,14 @@ def train(
         )
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)
+        gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)
         optimizer.step()
         tokens += sum(len(examples[index][1]) + 1 for index in indices)
         seconds = time.perf_counter() - started
         left = seconds / step * (len(plan) - step)
         speed = tokens / max(seconds, 1e-9)
-        yield Progress(step, len(plan), loss.item(), rate, speed, left)
+        sizes = loss.item(), rate, gradient.item()
+        yield Progress(step, len(plan), *sizes, speed, left)
     model.eval()
 
 
@@ -218,33 +253,3 @@ def exact_match(model: Transformer, examples: Sequence[Example]) -> float:
     """
     require_positive(examples=len(examples))
     return sum(translated_exactly(model, examples)) / len(examples)
-
-
-def phrasebook_model(seed: int = 0) -> Transformer:
-    """An untrained model that fits the phrasebook: 2 + 2 layers of width 96."""
-    french, english = vocabularies()
-    config = TransformerConfig(
-        french.size,
-        english.size,
-        d_model=96,
-        num_heads=4,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        d_ff=192,
-        dropout=0.0,
-        max_length=32,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Transformer(config)
-
-
-def phrasebook_examples(
-    count: int = 50_000, seed: int = 0, held_out: bool = False
-) -> list[Example]:
-    """Sentences to train on, or (held out) with combinations that none of those has.
-
-    Raises:
-        ValueError: for a count below 1.
-    """
-    return to_examples(sample_pairs(count, seed, held_out), *vocabularies())

@@ -1,0 +1,83 @@
+"""The exercises of chapter 12: right answers pass, likely wrong ones are named."""
+
+import pytest
+import torch
+
+from bookkit.checks.training import check_clip, check_half, check_smoothed
+
+
+def smoothed(logits, target, epsilon):
+    surprise = -logits.log_softmax(dim=-1)
+    return (1 - epsilon) * surprise[target] + epsilon * surprise.mean()
+
+
+def without_the_right_one(logits, target, epsilon):
+    surprise = -logits.log_softmax(dim=-1)
+    others = (surprise.sum() - surprise[target]) / (len(logits) - 1)
+    return (1 - epsilon) * surprise[target] + epsilon * others
+
+
+def summed(logits, target, epsilon):
+    surprise = -logits.log_softmax(dim=-1)
+    return (1 - epsilon) * surprise[target] + epsilon * surprise.sum()
+
+
+def length(gradients):
+    return float(sum((gradient**2).sum() for gradient in gradients) ** 0.5)
+
+
+def clip(gradients, max_norm):
+    factor = min(1.0, max_norm / length(gradients))
+    return [gradient * factor for gradient in gradients]
+
+
+def in_place(gradients, max_norm):
+    return [gradient.mul_(max_norm / length(gradients)) for gradient in gradients]
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [(check_smoothed, smoothed), (check_clip, clip), (check_half, 16_000)],
+)
+def test_model_solutions_are_right(check, answer):
+    assert check(answer).kind == "right", check(answer)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "key"),
+    [
+        (check_smoothed, lambda z, t, e: -z.log_softmax(-1)[t], "plain loss"),
+        (check_smoothed, without_the_right_one, "wrong words only"),
+        (check_smoothed, summed, "mean, not the sum"),
+        (check_smoothed, lambda z, t, e: -smoothed(z, t, e), "sign"),
+        (check_smoothed, lambda z, t, e: smoothed(z, t, e) / 0.6931472, "bits"),
+        (check_smoothed, lambda z, t, e: -(1 - e) * z[t] - e * z.mean(), "log-softmax"),
+        (check_smoothed, lambda z, t, e: smoothed(z, t, 1 - e), "swapped"),
+        (
+            check_smoothed,
+            lambda z, t, e: -(1 - e) * z.log_softmax(-1)[t],
+            "second part",
+        ),
+        (check_smoothed, lambda z, t, e: torch.tensor(7.0), "got 7.000"),
+        (check_clip, in_place, "in place"),
+        (check_clip, lambda g, m: [x.clamp(-m, m) for x in g], "on its own"),
+        (check_clip, lambda g, m: [m * x / x.norm() for x in g], "on its own"),
+        (check_clip, lambda g, m: [m * x / length(g) for x in g], "lengthened"),
+        (check_clip, lambda g, m: [x.clone() for x in g], "Nothing was shortened"),
+        (check_clip, lambda g, m: [m * x / length(g) ** 2 for x in g], "its root"),
+        (check_half, 2000, "way up"),
+        (check_half, 8000, "root of two"),
+        (check_half, 6000, "not a line"),
+        (check_half, 5, "Not at 5"),
+    ],
+)
+def test_wrong_answers_are_named(check, answer, key):
+    verdict = check(answer)
+    assert verdict.kind == "wrong"
+    assert key in verdict.message
+
+
+@pytest.mark.parametrize("check", [check_smoothed, check_clip, check_half])
+def test_no_answer_is_no_mistake(check):
+    assert check(...).kind == "unanswered"
+    assert check(lambda *_: ...).kind in ("unanswered", "wrong")
