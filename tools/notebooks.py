@@ -94,7 +94,11 @@ def run(chapter: Path) -> NotebookNode:
     notebook = unrun(chapter)
     folder = {"metadata": {"path": str(stored(chapter).parent)}}
     client = NotebookClient(
-        notebook, timeout=CELL_LIMIT, record_timing=False, resources=folder
+        notebook,
+        timeout=CELL_LIMIT,
+        record_timing=False,
+        resources=folder,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )
     client.execute()
     notebook.metadata.pop("language_info", None)
