@@ -58,6 +58,12 @@ def rotation(k, d_model):
     return torch.block_diag(*blocks)
 
 
+def fitted_step(k, d_model, places=42):
+    """The least matrix that carries the first positions k on: no rotation."""
+    rows = sinusoids(places, d_model).double()
+    return torch.linalg.lstsq(rows[:-k], rows[k:], driver="gelsd").solution.T
+
+
 def chunked(first=0, step="words"):
     def encode_chunks(encode, chunks):
         results, start = [], 0
@@ -121,6 +127,8 @@ WRONG = [
     (check_ahead, lambda d: 64 * torch.eye(d), "not turned"),
     (check_ahead, lambda d: 64 * rotation(1, d), "+1"),
     (check_ahead, lambda d: torch.eye(3), "shape"),
+    (check_ahead, lambda d: 64 * fitted_step(2, d), "first words"),
+    (check_table, lambda length, d: torch.full((length, d), torch.nan), "position 0"),
     (check_ahead, lambda d: "forward", "tensor"),
     (check_start, chunked(step="none"), "forgotten"),
     (check_start, chunked(step="chunks"), "not words"),
