@@ -28,6 +28,7 @@ __all__ = [
     "Adjective",
     "Place",
     "Verb",
+    "regular",
     "NOUNS",
     "WASHABLE",
     "PEOPLE",
@@ -40,7 +41,6 @@ __all__ = [
     "MONTHS",
     "SEASONS",
     "DAYS",
-    "regular",
     "BE",
     "GO",
     "HAVE",
@@ -263,6 +263,13 @@ class Verb(NamedTuple):
     city_times: str = ""
 
 
+def regular(stem: str, stressed: str = "") -> Sequence[str]:
+    """The present of a verb in -er; some stems change where the ending is silent."""
+    strong = stressed or stem
+    silent = strong + "e", strong + "es", strong + "e"
+    return (*silent, stem + "ons", stem + "ez", strong + "ent")
+
+
 NOUNS = (
     Noun("maison", "f", "house"),
     Noun("voiture", "f", "car"),
@@ -360,13 +367,6 @@ DAYS = {
     "samedi": "Saturday",
     "dimanche": "Sunday",
 }
-
-
-def regular(stem: str, stressed: str = "") -> Sequence[str]:
-    """The present of a verb in -er; some stems change where the ending is silent."""
-    strong = stressed or stem
-    silent = strong + "e", strong + "es", strong + "e"
-    return (*silent, stem + "ons", stem + "ez", strong + "ent")
 
 
 BE = ("suis", "es", "est", "sommes", "êtes", "sont")
