@@ -177,7 +177,13 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
                 "down, with −inf, does that: True means may attend."
             )
         return wrong(_explain(result, expected, mistakes))
-    if not _near(answer(scores - 1000.0, mask), expected):
+    low = answer(scores - 1000.0, mask)
+    if low.isnan().any():
+        return wrong(
+            "Where all scores are near −1000 it gives 0/0: the exponentials have all "
+            "been rounded to 0. Fill the scores and leave the rest to softmax."
+        )
+    if not _near(low, expected):
         return wrong(
             "Your fill is not low enough: where all scores are near −1000, a hidden "
             "word wins. Use the lowest number the dtype has."

@@ -35,6 +35,11 @@ def renormalised(scores, mask):
     return kept / kept.sum(dim=-1, keepdim=True)
 
 
+def exponentials(scores, mask):
+    raised = scores.exp() * mask
+    return raised / raised.sum(dim=-1, keepdim=True)
+
+
 def from_two(query, key, weights):
     scores, logs = dots(query, key), weights.log()
     return (scores[0, 0] - scores[0, 1]) / (logs[0, 0] - logs[0, 1])
@@ -94,6 +99,7 @@ WRONG = [
     (check_scale, lambda q, k, w: w, "One number"),
     (check_masked_weights, lambda s, m: s.softmax(-1) * m, "after the softmax"),
     (check_masked_weights, renormalised, "shared out anew"),
+    (check_masked_weights, exponentials, "rounded to 0"),
     (
         check_masked_weights,
         lambda s, m: s.masked_fill(m, LOWEST).softmax(-1).masked_fill(m, 0.0),
