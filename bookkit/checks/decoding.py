@@ -1,0 +1,127 @@
+"""Checks for the exercises of chapter 13, How does it speak?"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, right, wrong
+
+BOS, EOS = 1, 2
+STORY = [5, 7, 5, 9, EOS]
+
+
+class _Lost(Exception):  # noqa: N818
+    """The reader's loop asked something that no greedy search asks."""
+
+
+def _storyteller(story: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
+    """A model that tells one story, whatever it is given, by counting what it got."""
+
+    def next_logits(ids: Sequence[int]) -> Tensor:
+        ids = [int(index) for index in ids]
+        if not ids:
+            raise _Lost("The model was given no id at all: begin with bos.")
+        if ids[0] != BOS:
+            raise _Lost(
+                f"The model was given {ids}, without bos in front: give it all ids so "
+                "far, not the last one alone."
+            )
+        if ids != [BOS, *story][: len(ids)]:
+            raise _Lost(
+                f"The model was given {ids}, but its likeliest words so far are "
+                f"{[BOS, *story][: len(ids)]}: take the largest logit, and append it."
+            )
+        logits = torch.full((12,), -3.0)
+        logits[story[min(len(ids), len(story)) - 1]] = 2.0
+        return logits
+
+    return next_logits
+
+
+@exercise
+def check_loop(greedy: Callable[..., Any]) -> Verdict:
+    """Exercise: greedy search for one sentence."""
+    try:
+        answer = greedy(_storyteller(STORY), BOS, EOS, 10)
+        if answer is None or answer is ...:
+            return wrong("Your function gave back nothing.")
+        answer = [int(index) for index in answer]
+        if answer == [BOS, *STORY]:
+            return wrong("bos and eos are still there: nobody says them.")
+        if answer == [BOS, *STORY[:-1]]:
+            return wrong("bos is still there: it was given, not said.")
+        if answer == STORY:
+            return wrong("eos is still there: it says *stop*, it is not a word.")
+        if answer != STORY[:-1]:
+            return wrong(f"The model wants to say {STORY[:-1]}; you gave {answer}.")
+        cut = [int(index) for index in greedy(_storyteller([4] * 50), BOS, EOS, 6)]
+    except _Lost as lost:
+        return wrong(str(lost))
+    if len(cut) != 6:
+        return wrong(
+            "A model that never ends should be cut at max_length = 6 ids, got "
+            f"{len(cut)}."
+        )
+    return right("The best word now, and again, until the end.")
+
+
+@exercise
+def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
+    """Exercise: the log-probability of a whole sentence."""
+    rows = [[1.0, 0.0, 2.0, -1.0], [0.5, 0.5, 0.0, 1.5], [0.0, 2.0, 1.0, -2.0]]
+    logits, wanted = torch.tensor(rows), torch.tensor([2, 3, 1])
+    chances = logits.log_softmax(dim=-1)
+    words = chances.gather(-1, wanted[:, None]).squeeze(-1)
+    answer = float(log_probability(logits, wanted))
+    across = logits.log_softmax(dim=0).gather(-1, wanted[:, None]).sum()
+    known = {
+        float(words.mean()): (
+            "That is the mean over the words. The sentence's is the sum: each word "
+            "makes it less likely."
+        ),
+        float(words.sum().exp()): "That is the probability; its logarithm is wanted.",
+        -float(words.sum()): (
+            "The sign: a probability is at most 1, so its logarithm is never positive."
+        ),
+        float(words[:-1].sum()): "The end is missing: eos has a probability, too.",
+        float(words.exp().sum()): (
+            "You added probabilities. They multiply, and their logarithms add."
+        ),
+        float(logits.gather(-1, wanted[:, None]).sum()): (
+            "You added logits. They are not yet logarithms of probabilities: "
+            "log_softmax makes them so."
+        ),
+        float(across): "Your softmax runs over the places: it should run over words.",
+        float(chances.max(dim=-1).values.sum()): (
+            "You took the likeliest word of each row, not the wanted one."
+        ),
+    }
+    if math.isclose(answer, float(words.sum()), abs_tol=1e-5):
+        other = torch.tensor([0, 0, 3])
+        value = float(chances.gather(-1, other[:, None]).sum())
+        if math.isclose(float(log_probability(logits, other)), value, abs_tol=1e-5):
+            return right("Probabilities multiply, logarithms add, and the end counts.")
+        return wrong("You took the likeliest word of each row, not the wanted one.")
+    for value, message in known.items():
+        if math.isclose(answer, value, abs_tol=1e-4):
+            return wrong(message)
+    return wrong(f"For the example it is {words.sum():.3f}; got {answer:.3f}.")
+
+
+@exercise
+def check_positions(positions: Any) -> Verdict:
+    """Exercise: positions worked through without a cache, nine words and the end."""
+    known = {
+        45: "Nine turns? The end takes a turn, too, and bos is given in all of them.",
+        10: "That is the number of turns. In each, all ids so far are worked through.",
+        9: "That many words are said. Each turn works through all ids so far.",
+        100: "Not ten in each turn: the first turn is given bos alone.",
+        54: "bos is given in the first turn, so that begins with one position.",
+        66: "eos is said, and not given again: the last turn has bos and nine words.",
+    }
+    if positions == 55:
+        return right("1 + 2 + … + 10; with a cache it would be 10.")
+    return wrong(known.get(positions, f"Not {positions}: add up the ids of each turn."))
