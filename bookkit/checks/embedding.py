@@ -99,7 +99,7 @@ def check_saving(saving: int) -> Verdict:
     """Exercise: parameters saved by tying three tables of the big model."""
     table = 37_000 * 1024
     if saving == 2 * table:
-        return right(f"Three tables become one: 2 × {table:,} = {saving:,} saved.")
+        return right(f"Three tables become one: 2 × {table:,} = {2 * table:,} saved.")
     if saving == 3 * table:
         return wrong("That is what three tables hold. One of them stays.")
     if saving == table:
@@ -118,7 +118,7 @@ def check_nothing(prediction: str) -> Verdict:
     draw = torch.Generator().manual_seed(3)
     table = torch.randn(1000, 512, generator=draw) * 512**-0.5
     echoes = ((512**0.5 * table @ table.T).argmax(-1) == torch.arange(1000)).sum()
-    choice = " ".join(str(prediction).lower().split())
+    choice = " ".join(str(prediction).lower().split()).strip(".\"'")
     if choice in ("the same word", "same word", "same"):
         return right(
             f"Tried with 1000 words: {echoes} of them are echoed, since a row's "
