@@ -107,6 +107,29 @@ def dress(
     )
 
 
+def mend(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Mend generated markup that a screen reader trips over.
+
+    Docutils gives bibliographies a role that ARIA has withdrawn; Sphinx breaks a long
+    signature with a definition list that has no terms, inside another list's term;
+    and a table's blank corner is no header.
+    """
+    body = context.get("body", "")
+    body = body.replace(' role="doc-biblioentry"', "")
+    body = body.replace('<div role="list" class="citation-list">', "<div>")
+    body = re.sub(r'<th class="head[^"]*">(<p>)?(</p>)?</th>', "<td></td>", body)
+    context["body"] = re.sub(
+        r'<dl>\s*(<dd><em class="sig-param.*?)</dl>',
+        lambda lines: f"<span>{lines[1]}</span>".replace(
+            "<dd>", '<span class="sig-line">'
+        ).replace("</dd>", "</span>"),
+        body,
+        flags=re.DOTALL,
+    )
+
+
 def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
     """Lay the notebooks beside the pages that offer them."""
     if failure is None and app.builder.format == "html":
@@ -122,5 +145,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("count", Count())
     app.connect("doctree-read", require_alt)
     app.connect("html-page-context", dress, priority=900)
+    app.connect("html-page-context", mend)
     app.connect("build-finished", copy_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,353 @@
+"""Read the rendered book in a browser: wide and narrow, by day and by night.
+
+The site must have been built: `make book`. Whatever is wrong with a page is collected
+and reported together.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / "_build" / "html"
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+CONTENTS = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+PAGES = re.findall(r"(?:root|file): *(\S+)", CONTENTS)
+ATTENTION = "book/04-attention"
+CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.md").name[:2].isdigit()]
+VIEWS = [
+    page
+    for page in CHAPTERS
+    if (ROOT / f"{page}.md").exists()
+    and "AttentionView(" in (ROOT / f"{page}.md").read_text(encoding="utf-8")
+]
+TYPESET = "() => window.MathJax?.startup.promise"
+# The inside of a picture is hidden from assistive technology, and the hues of code are
+# looked at on one page alone: without both, axe is ten times as fast.
+PLAIN = """() => {
+  for (const e of document.querySelectorAll("article svg[role=img], mjx-container svg"))
+    e.replaceChildren();
+  for (const e of document.querySelectorAll("article pre")) e.textContent = e.innerText;
+}"""
+
+# What a page must not hold. Each returns a list of complaints.
+TOO_WIDE = """() => {
+  const scrolls = e => e && (/auto|scroll|hidden/.test(getComputedStyle(e).overflowX)
+    || scrolls(e.parentElement));
+  const found = [...document.querySelectorAll("article *")].filter(e =>
+    e.getBoundingClientRect().right > innerWidth + 1
+    && e.checkVisibility() && !scrolls(e.parentElement)
+    && !e.closest("mjx-assistive-mml, .headerlink"));
+  const page = document.documentElement.scrollWidth - innerWidth;
+  return found.slice(0, 5).map(e => `${e.tagName} .${e.className}`)
+    .concat(page > 1 ? [`the page itself, by ${page} px`] : []);
+}"""
+CUT_OFF = """() => [...document.querySelectorAll("div.cell_input pre, div.math")]
+  .map(e => [e.scrollWidth - e.clientWidth, e])
+  .filter(([over, e]) => over > 1 && e.checkVisibility())
+  .map(([over, e]) => `${over} px: ${e.innerText.trim().slice(0, 60)}`)"""
+UNTYPESET = r"""() => {
+  const all = selector => [...document.querySelectorAll(selector)];
+  const errors = all("[data-mml-node=merror], mjx-merror")
+    .map(e => e.closest("mjx-container").innerText);
+  const missing = all("article .math").filter(e => !e.querySelector("mjx-container"))
+    .map(e => e.innerText);
+  const words = document.createTreeWalker(
+    document.querySelector("article"), NodeFilter.SHOW_TEXT);
+  const raw = [];
+  while (words.nextNode()) {
+    const node = words.currentNode;
+    if (node.parentElement.closest("pre, code, script, style, mjx-container")) continue;
+    if (/\\\(|\\\[|\\begin\{|\$/.test(node.data)) raw.push(node.data.trim());
+  }
+  return errors.concat(missing, raw).map(text => text.slice(0, 60));
+}"""
+SILENT = """() => [...document.querySelectorAll("article img, article svg")]
+  .filter(e => !e.closest("mjx-container, button, summary, [aria-hidden=true]"))
+  .filter(e => !(e.getAttribute("alt") || e.getAttribute("aria-label") || "").trim())
+  .map(e => e.outerHTML.slice(0, 80))"""
+BROKEN = """() => [...document.images].filter(i => i.complete && !i.naturalWidth)
+  .map(i => i.src)"""
+INACCESSIBLE = """async ([within, rules]) => {
+  const options = {preload: false, resultTypes: ["violations"]};
+  if (rules) options.runOnly = rules;
+  const {violations} = await axe.run(within, options);
+  return violations.flatMap(v => v.nodes.map(n => `${v.id}: ${n.target.join(" ")} `
+    + [...n.any, ...n.all, ...n.none].map(a => a.message).join(" ").slice(0, 160)));
+}"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """The file server, without a line for every request."""
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def home() -> Iterator[str]:
+    """The address of the book, served from this machine."""
+    if not (SITE / "index.html").exists():
+        pytest.fail(f"there is no book at {SITE}: run `make book` first")
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=SITE)
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    from tools.browser import find
+
+    path = find()
+    if path is None:
+        pytest.fail(
+            "there is no Chromium on this machine: run `python tools/browser.py`"
+        )
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session", params=[1200, 400], ids="{} px".format)
+def context(
+    browser: Browser, request: pytest.FixtureRequest
+) -> Iterator[BrowserContext]:
+    """A reader's window: a desk's or a phone's."""
+    window = browser.new_context(
+        viewport={"width": request.param, "height": 900}, has_touch=request.param < 500
+    )
+    yield window
+    window.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A wide page for looking at one thing."""
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page(home: str, context: BrowserContext, name: str) -> None:
+    wrong: list[str] = []
+    page = context.new_page()
+    said = {
+        "pageerror": lambda error: f"script error: {error}",
+        "requestfailed": lambda request: f"failed: {request.url}",
+        "console": lambda m: m.type == "error" and f"console: {m.text}",
+        "request": lambda request: (
+            not request.url.startswith((home, "data:", "blob:"))
+            and f"asks the network for {request.url}"
+        ),
+        "response": lambda r: r.status >= 400 and f"{r.status}: {r.url}",
+    }
+    for event, complaint in said.items():
+        page.on(event, lambda x, c=complaint: wrong.append(c(x)) if c(x) else None)
+    page.goto(f"{home}/{name}.html", wait_until="load")
+    page.evaluate(TYPESET)
+    checks = {
+        "wider than the screen": TOO_WIDE,
+        "not typeset": UNTYPESET,
+        "no alt text": SILENT,
+        "broken": BROKEN,
+    }
+    if page.viewport_size["width"] > 1000:
+        checks["cut off"] = CUT_OFF
+    for scheme in ("light", "dark"):
+        wear(page, scheme)
+        for label, check in checks.items():
+            wrong += [f"{label}, {scheme}: {hit}" for hit in page.evaluate(check)]
+    page.evaluate(AXE)
+    page.evaluate(PLAIN)
+    for scheme, rules in (("dark", ["color-contrast"]), ("light", None)):
+        wear(page, scheme)
+        found = page.evaluate(INACCESSIBLE, ["article", rules])
+        wrong += [f"axe, {scheme}: {hit}" for hit in found]
+    page.close()
+    assert not wrong, f"{name}:\n" + "\n".join(wrong)
+
+
+def wear(page: Page, scheme: str) -> None:
+    """Let night fall, or day break, and the page follow."""
+    page.emulate_media(color_scheme=scheme)
+    follows = "scheme => document.documentElement.dataset.theme === scheme"
+    page.wait_for_function(follows, arg=scheme)
+
+
+def test_the_colours_of_code_have_contrast(home: str, page: Page) -> None:
+    page.goto(f"{home}/{CHAPTERS[-1]}.html")
+    page.evaluate(AXE)
+    for scheme in ("light", "dark"):
+        wear(page, scheme)
+        assert not page.evaluate(INACCESSIBLE, ["div.cell_input", ["color-contrast"]])
+
+
+def test_every_chapter_with_a_view_was_found() -> None:
+    stems = {Path(name).name[:2] for name in VIEWS}
+    assert {"04", "05", "09", "13"} <= stems
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_attention_views_move(home: str, page: Page, name: str) -> None:
+    page.goto(f"{home}/{name}.html")
+    views = page.locator(".attnview").all()
+    assert views
+    for view in views:
+        say = view.locator("[aria-live]")
+        here = view.locator("rect.attn-here")
+        rows = 1 + int(view.locator("rect[data-q]").last.get_attribute("data-q"))
+        cols = 1 + int(view.locator("rect[data-q]").last.get_attribute("data-k"))
+        corner = view.locator(f"rect[data-q='{rows - 1}'][data-k='{cols - 1}']")
+        corner.hover()
+        assert at(here) == (rows - 1, cols - 1)
+        assert "weight" in say.inner_text()
+        page.mouse.move(0, 0)
+        view.locator(".attn-grid").focus()
+        for key, place in (
+            ("ArrowLeft", (rows - 1, cols - 2)),
+            ("ArrowUp", (rows - 2, cols - 2)),
+            ("ArrowRight", (rows - 2, cols - 1)),
+            ("ArrowRight", (rows - 2, cols - 1)),  # the edge holds
+            ("ArrowDown", (rows - 1, cols - 1)),
+        ):
+            page.keyboard.press(key)
+            assert at(here) == place, key
+        for choice in view.locator("input[type=range]:visible").all():
+            before = [view.locator(".attn-bars").inner_text(), say.inner_text()]
+            choice.focus()
+            page.keyboard.press("ArrowRight")
+            after = [view.locator(".attn-bars").inner_text(), say.inner_text()]
+            assert after != before, "choosing a head or a layer changes nothing"
+
+
+def at(cell: Locator) -> tuple[int, int]:
+    """The query and the key of a view's chosen square."""
+    q, k = cell.get_attribute("data-q"), cell.get_attribute("data-k")
+    return int(q or -1), int(k or -1)
+
+
+def test_views_on_one_page_are_independent(home: str, page: Page) -> None:
+    for name in VIEWS:
+        page.goto(f"{home}/{name}.html")
+        says = page.locator(".attnview [aria-live]")
+        if says.count() < 2:
+            continue
+        before = says.nth(1).inner_text()
+        page.locator(".attnview").first.locator("rect[data-q]").last.hover()
+        assert says.nth(1).inner_text() == before
+
+
+def test_search_finds_softmax(home: str, page: Page) -> None:
+    page.goto(f"{home}/search.html?q=softmax")
+    found = page.locator("#search-results a[href*='04-attention']")
+    found.first.wait_for(timeout=20_000)
+    found.first.click()
+    assert "softmax" in page.locator("article").inner_text()
+
+
+def test_ctrl_k_opens_the_search(home: str, page: Page) -> None:
+    page.goto(f"{home}/{PAGES[0]}.html")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("softmax")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=softmax*")
+
+
+def test_next_leads_through_the_whole_book_and_previous_back(
+    home: str, page: Page
+) -> None:
+    for direction, order in (("right-next", PAGES), ("left-prev", PAGES[::-1])):
+        for here, there in pairwise(order):
+            text = page.request.get(f"{home}/{here}.html").text()
+            link = re.search(rf'<a class="{direction}"\s+href="([^"]+)"', text)
+            assert link, f"{direction} is missing on {here}"
+            assert link[1] == f"{Path(there).name}.html"
+        assert direction not in page.request.get(f"{home}/{order[-1]}.html").text()
+    page.goto(f"{home}/{PAGES[0]}.html")
+    page.locator("a.right-next").click()
+    page.wait_for_url(f"**/{PAGES[1]}.html")
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_can_be_taken_home_as_a_notebook(
+    home: str, page: Page, name: str
+) -> None:
+    page.goto(f"{home}/{name}.html")
+    link = page.locator("a[href$='.ipynb']").first
+    answer = page.request.get(link.evaluate("a => a.href"))
+    assert answer.ok
+    stored = ROOT / "book" / "notebooks" / f"{Path(name).name}.ipynb"
+    assert answer.json() == json.loads(stored.read_text(encoding="utf-8"))
+
+
+def test_code_can_be_copied(browser: Browser, home: str) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{home}/{CHAPTERS[0]}.html")
+    cell = page.locator("div.cell_input").first
+    cell.hover()
+    cell.locator("button.copybtn").click()
+    page.wait_for_function(
+        "text => navigator.clipboard.readText().then(got => got.trim() === text)",
+        arg=cell.locator("pre").inner_text().strip(),
+    )
+    context.close()
+
+
+def test_the_reader_chooses_light_or_dark(home: str, page: Page) -> None:
+    page.goto(f"{home}/{CHAPTERS[0]}.html")
+    switch = page.locator("button.theme-switch-button:visible")
+    seen = set()
+    for _ in range(3):
+        switch.first.click()
+        seen.add(page.evaluate("document.documentElement.dataset.theme"))
+    assert seen == {"light", "dark"}
+
+
+def test_a_phone_opens_the_table_of_contents(home: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(f"{home}/{PAGES[0]}.html")
+    entry = page.locator(
+        f".bd-sidebar-primary a[href*='{Path(CHAPTERS[0]).name}']"
+    ).first
+    assert not entry.is_visible()
+    page.locator("button.primary-toggle:visible").first.click()
+    entry.click()
+    page.wait_for_url(f"**/{CHAPTERS[0]}.html")
+    page.close()
+
+
+def test_solutions_are_folded_on_the_screen_and_open_on_paper(
+    home: str, page: Page
+) -> None:
+    page.goto(f"{home}/{CHAPTERS[0]}.html")
+    solution = page.locator("div.solution div.cell_input").first
+    assert not solution.is_visible()
+    page.emulate_media(media="print")
+    assert solution.is_visible()
+    for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-area"):
+        assert not page.locator(furniture).first.is_visible(), furniture
+
+
+def test_claims_and_library_code_are_marked(home: str, page: Page) -> None:
+    page.goto(f"{home}/{ATTENTION}.html")
+    label = "e => getComputedStyle(e, '::before').content"
+    claim = page.locator("div.cell.tag_claim > div.cell_input").first
+    assert "checked" in claim.evaluate(label)
+    library = page.locator("div.cell.tag_export > div.cell_input").first
+    assert "transformer/attention.py" in library.evaluate(label)
