@@ -1,0 +1,205 @@
+"""The command line, in real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from transformer import Transformer, TransformerConfig
+from transformer.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = [sys.executable, "-m", "transformer"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def run(*arguments, text=None, **options):
+    """The finished process; bytes go in and text comes out."""
+    if isinstance(text, str):
+        text = text.encode()
+    done = subprocess.run(
+        [*RUN, *arguments],
+        input=text,
+        capture_output=True,
+        timeout=240,
+        cwd=options.pop("cwd", ROOT),
+        env=ENVIRONMENT | options,
+        check=False,
+    )
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return done
+
+
+def inside(capsys, *arguments):
+    """The same without a process: exit code, output, errors."""
+    try:
+        code = main(list(arguments))
+    except SystemExit as leaving:
+        code = leaving.code
+    return code, *capsys.readouterr()
+
+
+def test_the_running_sentence_from_any_folder(tmp_path):
+    sentence = "Jane visite l'Afrique en septembre"
+    done = run("translate", sentence, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "Jane visits Africa in September\n"
+
+
+def test_standard_input_line_by_line():
+    text = "J’aime Rome\n\nLe chat est noir.\r\n"
+    done = run("translate", text=text, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "I like Rome\n\nThe cat is black\n"
+
+
+def test_a_bad_line_is_named_after_the_good_ones():
+    done = run("translate", text="Il a deux chats\nZorro\nElle est triste\n")
+    assert done.returncode == 2
+    assert done.stdout == "He has two cats\n"
+    assert done.stderr.startswith("python -m transformer: line 2: unknown word 'Zorro'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_input_that_is_no_text():
+    done = run("translate", text=b"\xff\xfe\n")
+    assert done.returncode == 2
+    assert done.stderr == "python -m transformer: standard input is not UTF-8 text\n"
+
+
+def test_a_reader_that_leaves_is_no_error():
+    process = subprocess.Popen(
+        [*RUN, "translate"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+    )
+    process.stdin.write(b"Il a deux chats\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"He has two cats\n"
+    process.stdout.close()
+    _, errors = process.communicate(b"Il a deux chats\n" * 3, timeout=240)
+    assert errors == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+def test_ctrl_c_leaves_quietly(tmp_path):
+    out = tmp_path / "weights.safetensors"
+    process = subprocess.Popen(
+        [*RUN, "train-phrasebook", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+    )
+    assert process.stderr.readline().startswith(b"making 50,000 sentences")
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_then_translate(tmp_path):
+    files = [tmp_path / "new" / name for name in ("one", "two", "other")]
+    for file, seed in zip(files, ("3", "3", "4"), strict=True):
+        training = "train-phrasebook", "--out", str(file), "--sentences", "300"
+        done = run(*training, "--seed", seed)
+        assert done.returncode == 0, done.stderr
+        assert "of 1,000 held-out sentences translated exactly; wrote" in done.stdout
+        assert "s left" in done.stderr
+    one, two, other = (dict(Transformer.load(f).named_parameters()) for f in files)
+    assert all(one[name].equal(two[name]) for name in one)
+    assert not all(one[name].equal(other[name]) for name in one)
+    assert sorted(path.name for path in files[0].parent.iterdir()) == [
+        "one",
+        "other",
+        "two",
+    ]
+    done = run("translate", "--weights", str(files[0]), "Il a deux chats")
+    assert done.returncode == 0
+
+
+def test_words(capsys):
+    code, french, _ = inside(capsys, "words")
+    assert code == 0
+    assert {"Afrique", "l'", "États-Unis", "sœur"} <= set(french.split("\n"))
+    code, english, _ = inside(capsys, "words", "--english")
+    assert code == 0
+    assert "September" in english.split("\n")
+    assert "septembre" not in english.split("\n")
+
+
+@pytest.fixture
+def bad_files(tmp_path):
+    (tmp_path / "text").write_text("no weights")
+    config = TransformerConfig(9, 9, 8, 2, 1, 1, 8)
+    Transformer(config).save(tmp_path / "wordless")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "arguments are required: COMMAND"),
+        (["frobnicate"], "invalid choice: 'frobnicate'"),
+        (["translate", "--frob"], "unrecognized arguments: --frob"),
+        (["--frob"], "arguments are required"),
+        (["translate", ""], "at least one word"),
+        (["translate", " . "], "at least one word"),
+        (["translate", "Jane\x1b[2Jvisite"], r"control character '\x1b'"),
+        (["translate", "Jane visite Zanzibar"], "unknown word 'Zanzibar'"),
+        (["translate", "Jane " * 5000], "at most 32 words, got 5000"),
+        (["translate", "x" * 1_000_000], "unknown word 'xxx"),
+        (["translate", "--weights", "{}/nothing", "Jane"], "no checkpoint at"),
+        (["translate", "--weights", "{}", "Jane"], "no checkpoint at"),
+        (["translate", "--weights", "{}/text", "Jane"], "not a whole safetensors"),
+        (["words", "--weights", "{}/wordless"], "without its words"),
+        (["train-phrasebook"], "required: --out"),
+        (["train-phrasebook", "--out", "{}"], "must name a file, got the folder"),
+        (["train-phrasebook", "--out", "{}/text/x"], "text"),
+        (["train-phrasebook", "--out", "{}/x", "--seed", "-1"], "got '-1'"),
+        (["train-phrasebook", "--out", "{}/x", "--seed", "two"], "got 'two'"),
+        (["train-phrasebook", "--out", "{}/x", "--seed", "9" * 30], "at least 0"),
+        (["train-phrasebook", "--out", "{}/x", "--sentences", "0"], "at least 1"),
+    ],
+)
+def test_mistakes_take_one_line_and_exit_code_2(capsys, bad_files, arguments, message):
+    arguments = [argument.format(bad_files) for argument in arguments]
+    code, output, errors = inside(capsys, *arguments)
+    assert code == 2
+    assert output == ""
+    assert message in errors
+    assert errors.startswith("python -m transformer")
+    assert errors.count("\n") == 1
+    assert len(errors) < 400
+
+
+def test_a_mistake_in_a_real_process():
+    done = run("translate", "--weights", "nothing", "Jane")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "python -m transformer: no checkpoint at nothing\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["translate", "--help"],
+        ["words", "--help"],
+        ["train-phrasebook", "--help"],
+    ],
+)
+def test_help_teaches(capsys, arguments):
+    code, output, errors = inside(capsys, *arguments)
+    assert (code, errors) == (0, "")
+    assert output.startswith("usage: python -m transformer")
+    assert len(output) > 300
