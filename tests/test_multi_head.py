@@ -135,3 +135,15 @@ def test_dropout_acts_in_training_only() -> None:
     assert attention(x, x, x).equal(calm)
     attention.train()
     assert not attention(x, x, x).allclose(calm)
+
+
+def test_a_mask_of_one_row_serves_every_query() -> None:
+    attention = MultiHeadAttention(8, 2).double()
+    x = double(2, 5, 8)
+    row = torch.tensor([True, False, True, True, False])
+    expected = attention(x, x, x, row.expand(5, 5))
+    torch.testing.assert_close(attention(x, x, x, row), expected)
+    mixed = attention.weights(x, x, row) @ attention.keys_values(x, x).values
+    torch.testing.assert_close(
+        attention.output_proj(mixed.transpose(1, 2).flatten(2)), expected
+    )

@@ -275,7 +275,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The weights in a file that `save` wrote, and its config and notes, as text.
 
     Raises:
-        ValueError: when the file is missing, damaged, not ours or of another version.
+        ValueError: for a file that is missing, damaged, not ours or too new.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -284,7 +284,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()
+            found = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
     if metadata.get("format") != CHECKPOINT_FORMAT:
@@ -301,7 +302,7 @@ def load_checkpoint(path: Path) -> Transformer:
     """Check everything about the file before a model is handed out.
 
     Raises:
-        ValueError: when the file is missing, damaged, not ours or of another version.
+        ValueError: for a file that is missing, damaged, not ours or too new.
     """
     found, metadata = read_checkpoint(path)
     try:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -88,6 +89,8 @@ class MultiHeadAttention(nn.Module):
         """Answer each query from keys and values that are projected already."""
         queries = self._split(self.query_proj(query))
         require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
+        if mask is not None:
+            mask = torch.atleast_2d(mask)  # a row for every key, the same for all
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(queries, *keys_values, mask, dropout)
         return self.output_proj(heads.transpose(1, 2).flatten(2))
