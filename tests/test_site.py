@@ -319,6 +319,16 @@ def test_the_reader_chooses_light_or_dark(home: str, page: Page) -> None:
     assert seen == {"light", "dark"}
 
 
+def test_the_table_of_contents_can_be_put_away(home: str, page: Page) -> None:
+    page.goto(f"{home}/{PAGES[0]}.html")
+    left = "document.querySelector('article').getBoundingClientRect().left"
+    before = page.evaluate(left)
+    page.locator("button.primary-toggle:visible").first.click()
+    page.wait_for_function(f"{left} < {before}")
+    page.locator(".bd-sidebar-primary").wait_for(state="hidden")
+    assert page.evaluate(left) >= 0, "the text is cut off"
+
+
 def test_a_phone_opens_the_table_of_contents(home: str, browser: Browser) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 900})
     page.goto(f"{home}/{PAGES[0]}.html")
@@ -332,16 +342,21 @@ def test_a_phone_opens_the_table_of_contents(home: str, browser: Browser) -> Non
     page.close()
 
 
-def test_solutions_are_folded_on_the_screen_and_open_on_paper(
+def test_on_paper_solutions_are_open_and_the_page_is_white(
     home: str, page: Page
 ) -> None:
     page.goto(f"{home}/{CHAPTERS[0]}.html")
+    wear(page, "dark")
     solution = page.locator("div.solution div.cell_input").first
     assert not solution.is_visible()
-    page.emulate_media(media="print")
+    page.emulate_media(media="print", color_scheme="dark")
     assert solution.is_visible()
     for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-area"):
         assert not page.locator(furniture).first.is_visible(), furniture
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == "rgb(255, 255, 255)"
+    page.emulate_media(media="screen", color_scheme="dark")
+    wear(page, "dark")
 
 
 def test_claims_and_library_code_are_marked(home: str, page: Page) -> None:
