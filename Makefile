@@ -17,6 +17,8 @@ SITE := _build/html/index.html
 
 # Two chapters or two test files run side by side, one thread each.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+# The site's tests need the site; the exercises are checked as a reader meets them.
+APART := --ignore tests/test_site.py --ignore tests/exercises
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
@@ -46,8 +48,9 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 	$(PY) tools/notebooks.py check
 
 units: $(INSTALLED)  ## the package's tests: first with every shape checked, then without
-	$(PYTEST) tests --ignore tests/test_site.py -n 2 --dist loadfile -m "not plain" $(SHAPES)
-	$(PYTEST) tests --ignore tests/test_site.py -m plain
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES)
+	$(PYTEST) tests $(APART) -m plain
+	$(PYTEST) tests/exercises -n 2
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored
 	$(PYTEST) book/notebooks -n 2 --dist loadscope $(NBVAL)
