@@ -20,7 +20,7 @@ class Verdict:
 
     def __repr__(self) -> str:
         mark = {"right": "✓", "wrong": "✗", "unanswered": "○"}[self.kind]
-        return f"{mark} {self.message}"
+        return f"{mark} {' '.join(self.message.split())}"
 
 
 class _UnansweredError(Exception):

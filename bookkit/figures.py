@@ -74,6 +74,8 @@ def _themed(svg: str, alt: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     unique = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
+    # Its style sheet would hold for the whole page, so its one rule moves to the root.
+    svg = re.sub(r"<style\b.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{unique}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{unique}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{unique}-\1"', svg)
@@ -89,7 +91,7 @@ def _themed(svg: str, alt: str) -> str:
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
     described = html.escape(" ".join(alt.split()))
     opening = f'<svg class="figure" role="img" aria-label="{described}" style="{size}"'
-    return svg.replace("<svg", opening, 1)
+    return svg.replace("<svg", f'{opening} stroke-linejoin="round"', 1)
 
 
 def heatmap(

@@ -56,6 +56,13 @@ def test_figures_take_the_themes_colours(shown) -> None:
     assert "font-family: inherit" in svg
 
 
+def test_a_figure_styles_nothing_else_on_the_page(shown) -> None:
+    show(draw(), alt="A line.")
+    svg = shown[0]._repr_html_()
+    assert "<style" not in svg
+    assert 'stroke-linejoin="round"' in svg
+
+
 def test_the_same_figure_is_the_same_text_and_others_share_no_id(shown) -> None:
     for colour in ("C0", "C0", "C3"):
         show(draw(colour), alt="A line.")
@@ -129,6 +136,14 @@ def test_an_exception_in_an_answer_is_named() -> None:
 
     assert repr(check_double(fails)) == "✗ your code raised KeyError: 'mask'"
     assert check_double(lambda: 6).kind == "wrong"
+
+
+def test_a_long_exception_still_makes_one_line() -> None:
+    def fails(x):
+        raise RuntimeError("sizes differ:\n  2\n  3")
+
+    said = repr(check_double(fails))
+    assert said == "✗ your code raised RuntimeError: sizes differ: 2 3"
 
 
 TOKENS = ["Jane", "visite", "l'Afrique"]
