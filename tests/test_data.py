@@ -345,6 +345,14 @@ def test_batches_use_each_index_once_within_the_budget(case, seed):
     assert batches == batches_by_tokens(lengths, budget, random.Random(seed))
 
 
+def test_equal_lengths_meet_by_chance():
+    one, other = (batches_by_tokens([3] * 100, 30, random.Random(s)) for s in (0, 1))
+    assert not {frozenset(batch) for batch in one} & {frozenset(b) for b in other}
+    lengths = [*range(1, 41)]
+    widths = [max(b) for b in batches_by_tokens(lengths, 80, random.Random(0))]
+    assert widths != sorted(widths)  # not the short ones first
+
+
 @pytest.mark.plain
 @pytest.mark.parametrize(
     ("lengths", "budget", "message"),

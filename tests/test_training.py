@@ -235,10 +235,18 @@ def test_exactness_is_all_words_and_the_end():
 
 def test_examination_leaves_the_model_as_it_was():
     model = small_model(dropout=0.5).train()
-    first = translated_exactly(model, COPIES)
-    assert first == translated_exactly(model, COPIES)  # no dropout in between
+    seen = []
+    model.encoder.register_forward_hook(
+        lambda encoder, *_: seen.append(encoder.training)
+    )
+    assert len(translated_exactly(model, COPIES)) == len(COPIES)
+    assert seen
+    assert not any(seen)  # no dropout while it is examined
     assert model.training
     assert not any(weight.grad is not None for weight in model.parameters())
+    with pytest.raises(ValueError, match="positions"):
+        translated_exactly(model, [([3] * 9, [3])])
+    assert model.training
 
 
 def test_the_phrasebook_model_is_seeded_and_leaves_the_generator_alone():

@@ -233,15 +233,16 @@ def translated_exactly(
     was_training = model.training
     model.eval()
     exact = [False] * len(examples)
-    for indices in plan_batches(examples, max_tokens, epochs=1, seed=0):
-        batch = make_batch([examples[index] for index in indices])
-        source, given, wanted = (ids.to(device) for ids in batch)
-        right = (model(source, given).argmax(dim=-1) == wanted) | (
-            wanted == model.config.pad_id
-        )
-        for index, whole in zip(indices, right.all(dim=-1).tolist(), strict=True):
-            exact[index] = whole
-    model.train(was_training)
+    try:
+        for indices in plan_batches(examples, max_tokens, epochs=1, seed=0):
+            batch = make_batch([examples[index] for index in indices])
+            source, given, wanted = (ids.to(device) for ids in batch)
+            favourites = model(source, given).argmax(dim=-1)
+            right = (favourites == wanted) | (wanted == model.config.pad_id)
+            for index, whole in zip(indices, right.all(dim=-1).tolist(), strict=True):
+                exact[index] = whole
+    finally:
+        model.train(was_training)
     return exact
 
 
