@@ -1,8 +1,17 @@
 """What the book draws and checks with. The Transformer itself is in `transformer`."""
 
-from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    right,
+    unanswered,
+    wrong,
+)
 from bookkit.figures import begin, heatmap, show
 from bookkit.latex import matrix, show_math
+from bookkit.stored import results
 from bookkit.view import AttentionView
 
 __all__ = [
@@ -10,8 +19,11 @@ __all__ = [
     "Verdict",
     "begin",
     "exercise",
+    "explain",
     "heatmap",
     "matrix",
+    "near",
+    "results",
     "right",
     "show",
     "show_math",

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -40,6 +43,36 @@ def wrong(message: str) -> Verdict:
 def unanswered() -> Verdict:
     """There is no answer yet."""
     return Verdict("unanswered", "not answered yet: replace the three dots")
+
+
+def near(answer: Any, expected: Tensor) -> bool:
+    """Whether an answer is a tensor of this shape with nearly these numbers."""
+    return (
+        isinstance(answer, Tensor)
+        and answer.shape == expected.shape
+        and torch.allclose(answer.double(), expected.double(), atol=1e-4, rtol=1e-4)
+    )
+
+
+def explain(
+    answer: Any,
+    expected: Tensor,
+    mistakes: dict[str, Tensor],
+    on_nan: str = "Some entries are NaN, not a number.",
+) -> str:
+    """The message of the mistake that gives this answer, else how far off it is."""
+    if not isinstance(answer, Tensor):
+        return f"Give back a tensor, not a {type(answer).__name__}."
+    for message, result in mistakes.items():
+        if near(answer, result):
+            return message
+    if answer.shape != expected.shape:
+        got, wanted = tuple(answer.shape), tuple(expected.shape)
+        return f"The shape is {got}; it should be {wanted}."
+    if answer.isnan().any():
+        return on_nan
+    gap = (answer.double() - expected.double()).abs().max().item()
+    return f"The numbers are off by up to {gap:.2g}."
 
 
 def _insistent(answer: Callable[..., Any]) -> Callable[..., Any]:

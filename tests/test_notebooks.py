@@ -173,3 +173,11 @@ def test_nbval_catches_a_claim_that_no_longer_holds(book: Path) -> None:
     result = nbval(book)
     assert result.returncode == 1
     assert "AssertionError" in result.stdout
+
+
+def test_seeding_names_a_chapter_without_a_notebook(book: Path) -> None:
+    stored(book).unlink()
+    done = tool("notebooks.py", book, "seed")
+    assert done.returncode == 1
+    assert "03-small.md has no notebook" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -70,6 +70,34 @@ def test_a_chapter_makes_its_module(project: Path) -> None:
     assert not (project / "transformer" / "no_code.py").exists()
 
 
+NAMED = GOOD.replace(":tags: [export]\n", ":tags: [export]\n:module: NAME\n", 1)
+
+
+def test_a_chapter_may_name_its_module(project: Path) -> None:
+    (project / "book" / "05-round-things.md").write_text(NAMED.replace("NAME", "circles"))
+    assert tangle(project).returncode == 0
+    assert (project / "transformer" / "circles.py").exists()
+    assert not (project / "transformer" / "round_things.py").exists()
+    assert tangle(project, "--check").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["two words", "../away", "3d"])
+def test_a_module_needs_a_name_python_can_import(project: Path, name: str) -> None:
+    (project / "book" / "05-round-things.md").write_text(NAMED.replace("NAME", name))
+    done = tangle(project)
+    assert done.returncode == 1
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_only_the_first_export_cell_names_the_module(project: Path) -> None:
+    late = GOOD + "```{code-cell} ipython3\n:tags: [export]\n:module: a\n\nB = 2\n```\n"
+    (project / "book" / "05-round-things.md").write_text(late)
+    done = tangle(project)
+    assert done.returncode == 1
+    assert "export cell 4" in done.stderr
+
+
 def test_tangling_twice_touches_nothing(project: Path) -> None:
     tangle(project)
     module = project / "transformer" / "round_things.py"

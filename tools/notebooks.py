@@ -163,6 +163,12 @@ def seed(root: Path) -> int:
     """Fill the build's cache, so that it renders stored outputs and runs nothing."""
     from jupyter_cache import get_cache
 
+    missing = [c for c in chapters(root) if read(stored(c)) is None]
+    for chapter in missing:
+        print(f"{chapter.relative_to(root)} has no notebook", file=sys.stderr)
+    if missing:
+        print("Run: python tools/notebooks.py write", file=sys.stderr)
+        return 1
     folder = root / "_build" / ".jupyter_cache"
     shutil.rmtree(folder, ignore_errors=True)
     cache = get_cache(folder)

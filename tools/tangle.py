@@ -3,8 +3,9 @@
     python tools/tangle.py            write transformer/<stem>.py from book/NN-<stem>.md
     python tools/tangle.py --check    exit 1 and show where the two disagree
 
-One chapter makes one module. The first export cell holds its imports; the cells after
-it hold whole classes and functions, which the module repeats verbatim and in order.
+One chapter makes one module, named like it or as its first export cell's `module` says.
+That cell holds the imports; the cells after it hold whole classes and functions, which
+the module repeats verbatim and in order.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jupytext
+from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
 BY_HAND = {"__init__.py", "__main__.py"}
@@ -29,19 +31,36 @@ def chapters(root: Path) -> list[Path]:
     return sorted((root / "book").glob("[0-9][0-9]-*.md"))
 
 
+def export_cells(chapter: Path) -> list[NotebookNode]:
+    """A chapter's export cells, in reading order."""
+    return [
+        cell
+        for cell in jupytext.read(chapter, fmt="md:myst").cells
+        if cell.cell_type == "code" and "export" in cell.metadata.get("tags", [])
+    ]
+
+
 def module_path(chapter: Path, root: Path) -> Path:
-    """`book/05-multi-head.md` makes `transformer/multi_head.py`."""
-    stem = chapter.stem[3:].replace("-", "_")
-    return root / "transformer" / f"{stem}.py"
+    """`book/05-multi-head.md` makes `transformer/multi_head.py`.
+
+    Raises:
+        ChapterError: for a `module` that is no name, or stands on a later cell.
+    """
+    name = chapter.stem[3:].replace("-", "_")
+    for number, cell in enumerate(export_cells(chapter)):
+        if "module" in cell.metadata:
+            name = cell.metadata["module"]
+            if number or not str(name).isidentifier():
+                raise ChapterError(
+                    f"{chapter}: the first export cell may name the module; "
+                    f"export cell {number + 1} says {name!r}"
+                )
+    return root / "transformer" / f"{name}.py"
 
 
 def exported(chapter: Path) -> list[str]:
     """The sources of a chapter's export cells, in reading order."""
-    return [
-        cell.source.strip()
-        for cell in jupytext.read(chapter, fmt="md:myst").cells
-        if cell.cell_type == "code" and "export" in cell.metadata.get("tags", [])
-    ]
+    return [cell.source.strip() for cell in export_cells(chapter)]
 
 
 def public_names(source: str) -> list[str]:

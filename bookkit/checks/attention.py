@@ -6,26 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, wrong
-
-
-def _near(answer: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and nearly the same numbers."""
-    return answer.shape == other.shape and torch.allclose(
-        answer.double(), other.double(), atol=1e-4, rtol=1e-4
-    )
-
-
-def _explain(answer: Tensor, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
-    """The message of the mistake that gives this answer, else how far off it is."""
-    for message, result in mistakes.items():
-        if _near(answer, result):
-            return message
-    if answer.shape != expected.shape:
-        got, wanted = tuple(answer.shape), tuple(expected.shape)
-        return f"The shape is {got}; it should be {wanted}."
-    gap = (answer.double() - expected.double()).abs().max().item()
-    return f"The numbers are off by up to {gap:.2g}."
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
 
 
 @exercise
@@ -54,8 +35,8 @@ def check_scores(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "Those are weights. Stop before the softmax.": expected.softmax(dim=-1),
         }
         result = answer(query, key)
-        if not _near(result, expected):
-            return wrong(_explain(result, expected, mistakes))
+        if not near(result, expected):
+            return wrong(explain(result, expected, mistakes))
     return right("One score for each pair, with variance 1 at any width.")
 
 
@@ -85,16 +66,16 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
         "Those are the logarithms of the shares.": scores.log_softmax(dim=-1),
     }
     result = answer(scores)
-    if not _near(result, expected):
-        return wrong(_explain(result, expected, mistakes))
+    if not near(result, expected):
+        return wrong(explain(result, expected, mistakes))
     for large in 1000.0, -1000.0:
-        if not _near(answer(scores + large), expected):
+        if not near(answer(scores + large), expected):
             return wrong(
                 f"Right for small scores, but with {large:.0f} added to each it fails: "
                 "only differences count, so subtract the row's maximum first."
             )
     apart = scores + torch.tensor([[0.0], [500.0], [-500.0]])
-    if not _near(answer(apart), expected):
+    if not near(answer(apart), expected):
         return wrong(
             "You subtracted one maximum for the whole tensor. A row far below it "
             "becomes 0/0: subtract each row's own."
@@ -170,25 +151,25 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         "You ignored the mask.": shares,
     }
     result = answer(scores, mask)
-    if not _near(result, expected):
+    if not near(result, expected):
         if result.isnan().any():
             return wrong(
                 "There is NaN where at least one key may be seen. A mask turned upside "
                 "down, with −inf, does that: True means may attend."
             )
-        return wrong(_explain(result, expected, mistakes))
+        return wrong(explain(result, expected, mistakes))
     low = answer(scores - 1000.0, mask)
     if low.isnan().any():
         return wrong(
             "Where all scores are near −1000 it gives 0/0: the exponentials have all "
             "been rounded to 0. Fill the scores and leave the rest to softmax."
         )
-    if not _near(low, expected):
+    if not near(low, expected):
         return wrong(
             "Your fill is not low enough: where all scores are near −1000, a hidden "
             "word wins. Use the lowest number the dtype has."
         )
-    if not _near(answer(scores + 1000.0 * ~mask, mask), expected):
+    if not near(answer(scores + 1000.0 * ~mask, mask), expected):
         return wrong(
             "You hid words after the softmax and shared out anew. A hidden score that "
             "dwarfs the rest leaves nothing to share: fill the scores before it."
@@ -198,12 +179,12 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     row = answer(scores, empty)[:, 2]
     if row.isnan().any():
         return wrong("A row that may attend to nothing gives NaN: it should be zeros.")
-    if _near(row, torch.full((2, 5), 1 / 5)):
+    if near(row, torch.full((2, 5), 1 / 5)):
         return wrong(
             "A row that may attend to nothing shares its attention among hidden words: "
             "set masked weights to zero after the softmax, too."
         )
-    if not _near(row, torch.zeros(2, 5)):
+    if not near(row, torch.zeros(2, 5)):
         return wrong("A row that may attend to nothing should be zeros.")
     return right("Hidden words are never counted, and an empty row is zeros.")
 

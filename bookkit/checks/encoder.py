@@ -6,34 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
 from transformer.encoder import EncoderLayer, Residual
 from transformer.multi_head import MultiHeadAttention
 
-
-def _near(answer: Any, other: Tensor) -> bool:
-    """Whether an answer is a tensor of the same shape and nearly the same numbers."""
-    return (
-        isinstance(answer, Tensor)
-        and answer.shape == other.shape
-        and torch.allclose(answer.double(), other.double(), atol=1e-4, rtol=1e-4)
-    )
-
-
-def _explain(answer: Any, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
-    """The message of the mistake that gives this answer, else how far off it is."""
-    if not isinstance(answer, Tensor):
-        return f"Give back a tensor, not a {type(answer).__name__}."
-    for message, result in mistakes.items():
-        if _near(answer, result):
-            return message
-    if answer.shape != expected.shape:
-        got, wanted = tuple(answer.shape), tuple(expected.shape)
-        return f"The shape is {got}; it should be {wanted}."
-    if answer.isnan().any():
-        return "Some entries are NaN, not a number. Is epsilon inside the root?"
-    gap = (answer.double() - expected.double()).abs().max().item()
-    return f"The numbers are off by up to {gap:.2g}."
+NAN = "Some entries are NaN, not a number. Is epsilon inside the root?"
 
 
 def _normed(x: Tensor, dim: Any, unbiased: bool = False, eps: float = 1e-5) -> Tensor:
@@ -85,8 +62,8 @@ def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
             ),
         }
         result = answer(x)
-        if not _near(result, expected):
-            return wrong(_explain(result, expected, mistakes))
+        if not near(result, expected):
+            return wrong(explain(result, expected, mistakes, NAN))
     return right("Each word by itself, divided by d, epsilon inside the root.")
 
 
@@ -115,8 +92,8 @@ def check_pre_norm(
         "You normalised twice: in pre-norm nothing normalises the sum.": norm(expected),
     }
     result = answer(x, norm, sublayer)
-    if not _near(result, expected):
-        return wrong(_explain(result, expected, mistakes))
+    if not near(result, expected):
+        return wrong(explain(result, expected, mistakes, NAN))
     return right("The main road is free; the sublayer hears normalised vectors.")
 
 
@@ -219,6 +196,6 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
                     "added to x: the queries come from x."
                 )
             raise
-        if not _near(result, expected):
-            return wrong(_explain(result, expected, mistakes))
+        if not near(result, expected):
+            return wrong(explain(result, expected, mistakes, NAN))
     return right("The same residual, another closure: this is chapter 09's second one.")

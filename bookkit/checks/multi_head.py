@@ -7,16 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.exercises import Verdict, exercise, near, right, unanswered, wrong
 
 BATCH, LENGTH, HEADS, D_K = 2, 5, 3, 4
-
-
-def _same(answer: Tensor, other: Tensor) -> bool:
-    """Whether two tensors agree in shape and, closely, in numbers."""
-    return answer.shape == other.shape and torch.allclose(
-        answer.to(other.dtype), other, atol=1e-4
-    )
 
 
 def _sentences() -> Tensor:
@@ -33,19 +26,19 @@ def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
     if not isinstance(answer, Tensor):
         return wrong(f"split should return a tensor, not {type(answer).__name__}")
     cut = x.view(BATCH, LENGTH, HEADS, D_K)
-    if _same(answer, cut.transpose(1, 2)):
+    if near(answer, cut.transpose(1, 2)):
         return right("each head holds its own features of every word")
-    if _same(answer, x.view(BATCH, HEADS, LENGTH, D_K)):
+    if near(answer, x.view(BATCH, HEADS, LENGTH, D_K)):
         return wrong(
             "a view without a transpose: the shape is right, but head 1 now holds all "
             "the features of the first words and none of the others. Cut the last axis "
             "first, then swap words and heads"
         )
-    if _same(answer, cut):
+    if near(answer, cut):
         return wrong(
             "the features are cut well, but words come before heads: transpose the two"
         )
-    if _same(answer, x.view(BATCH, LENGTH, D_K, HEADS).permute(0, 3, 1, 2)):
+    if near(answer, x.view(BATCH, LENGTH, D_K, HEADS).permute(0, 3, 1, 2)):
         return wrong(
             "interleaved: you dealt the features out in turn, one to each head. A head "
             "takes d_k features that lie next to each other, as the rows of its "
@@ -67,21 +60,21 @@ def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
     answer = merge(heads)
     if not isinstance(answer, Tensor):
         return wrong(f"merge should return a tensor, not {type(answer).__name__}")
-    if _same(answer, x):
+    if near(answer, x):
         return right("every word has its features back, in their old order")
-    if _same(answer, heads.reshape(BATCH, LENGTH, HEADS * D_K)):
+    if near(answer, heads.reshape(BATCH, LENGTH, HEADS * D_K)):
         return wrong(
             "reshaped without transposing back: rows now mix different words. Swap "
             "heads and words first, then join the last two axes"
         )
-    if _same(answer, heads.permute(0, 2, 3, 1).reshape(BATCH, LENGTH, -1)):
+    if near(answer, heads.permute(0, 2, 3, 1).reshape(BATCH, LENGTH, -1)):
         return wrong(
             "interleaved: a word's features come back in turn, one from each head. "
             "Swap heads and words, and leave d_k the last axis"
         )
-    if _same(answer, heads.transpose(1, 2)):
+    if near(answer, heads.transpose(1, 2)):
         return wrong("words come first again, but the last two axes are still apart")
-    if _same(answer, heads.mean(1)) or _same(answer, heads.sum(1)):
+    if near(answer, heads.mean(1)) or near(answer, heads.sum(1)):
         return wrong("the heads are added up or averaged: keep them side by side")
     if answer.shape != x.shape:
         return wrong(
@@ -201,24 +194,24 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
 
     if not isinstance(answer, Tensor):
         return wrong(f"a tensor is wanted, not {type(answer).__name__}")
-    if _same(answer, joined(mixed()) @ w_o):
+    if near(answer, joined(mixed()) @ w_o):
         return right("d_k sets the scale, d_v the width, and neither needs the other")
     for scale, name in ((d_v, "√d_v"), (d_model, "√d_model"), (1, "nothing")):
-        if _same(answer, joined(mixed(scale)) @ w_o):
+        if near(answer, joined(mixed(scale)) @ w_o):
             return wrong(
                 f"the scores are divided by {name}: a query·key sums d_k products, so "
                 "√d_k is the scale"
             )
-    if _same(answer, mixed().reshape(length, -1) @ w_o):
+    if near(answer, mixed().reshape(length, -1) @ w_o):
         return wrong(
             "reshaped without a transpose: a row mixes several words. Bring words "
             "before heads, then join heads and d_v"
         )
-    if _same(answer, mixed().permute(1, 2, 0).flatten(1) @ w_o):
+    if near(answer, mixed().permute(1, 2, 0).flatten(1) @ w_o):
         return wrong("interleaved: each head's d_v numbers should stay side by side")
-    if _same(answer, joined(mixed(axis=-2)) @ w_o):
+    if near(answer, joined(mixed(axis=-2)) @ w_o):
         return wrong("softmax over the queries: the weights of one query sum to one")
-    if _same(answer, joined(mixed())):
+    if near(answer, joined(mixed())):
         return wrong("the heads are concatenated but not projected: w_o is missing")
     if answer.shape != (length, d_model):
         shape = tuple(answer.shape)

@@ -7,15 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.exercises import Verdict, exercise, near, right, unanswered, wrong
 from transformer.positional import PositionalEncoding, sinusoids
-
-
-def _same(answer: Tensor, other: Tensor) -> bool:
-    """Whether two tensors agree in shape and, closely, in numbers."""
-    return answer.shape == other.shape and torch.allclose(
-        answer.to(other.dtype), other, atol=1e-4
-    )
 
 
 def _table(
@@ -36,7 +29,7 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     if not isinstance(answer, Tensor):
         return wrong(f"a tensor is wanted, not {type(answer).__name__}")
     expected = sinusoids(length, d_model)
-    if _same(answer, expected):
+    if near(answer, expected):
         return right("a sine and a cosine for every clock")
     if answer.shape == (d_model, length):
         return wrong("the table is transposed: a row is a position")
@@ -84,7 +77,7 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
         ),
     ]
     for misreading, message in misreadings:
-        if _same(answer, misreading):
+        if near(answer, misreading):
             return wrong(message)
     rows = ~((answer - expected).abs().amax(dim=1) <= 1e-4)  # NaN differs too
     first = int(rows.nonzero()[0])
@@ -185,16 +178,16 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
 
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     starts = [0, *ends[:-1]]
-    if _same(answer, from_starts(starts)):
+    if near(answer, from_starts(starts)):
         return right("cut as you like: every word keeps its place")
-    if _same(answer, from_starts([0] * len(chunks))):
+    if near(answer, from_starts([0] * len(chunks))):
         return wrong("every chunk starts at position 0: start is forgotten")
-    if _same(answer, from_starts(list(range(len(chunks))))):
+    if near(answer, from_starts(list(range(len(chunks))))):
         return wrong("you counted chunks, not words: a chunk may hold several words")
-    if _same(answer, from_starts(ends)):
+    if near(answer, from_starts(ends)):
         return wrong("start is where the chunk begins: you added its own length first")
-    if _same(answer, from_starts([s + 1 for s in starts])):
+    if near(answer, from_starts([s + 1 for s in starts])):
         return wrong("one too far: the first word of a text has position 0")
-    if _same(answer, from_starts([max(s - 1, 0) for s in starts])):
+    if near(answer, from_starts([max(s - 1, 0) for s in starts])):
         return wrong("one too few: a chunk starts after the last word before it")
     return wrong("some words did not get their own position added")

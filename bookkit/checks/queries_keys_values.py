@@ -7,28 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
 
-
-def _near(answer: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and nearly the same numbers."""
-    return answer.shape == other.shape and torch.allclose(
-        answer.double(), other.double(), atol=1e-4, rtol=1e-4
-    )
-
-
-def _explain(answer: Tensor, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
-    """The message of the mistake that gives this answer, else how far off it is."""
-    for message, result in mistakes.items():
-        if _near(answer, result):
-            return message
-    if answer.shape != expected.shape:
-        got, wanted = tuple(answer.shape), tuple(expected.shape)
-        return f"The shape is {got}; it should be {wanted}."
-    if answer.isnan().any():
-        return "There is NaN in it: did a whole row of scores become −∞?"
-    gap = (answer.double() - expected.double()).abs().max().item()
-    return f"The numbers are off by up to {gap:.2g}."
+NAN = "There is NaN in it: did a whole row of scores become −∞?"
 
 
 def _numbers(answer: Sequence[float] | Tensor) -> Tensor:
@@ -110,11 +91,11 @@ def check_cosine_lookup(
         ),
     }
     result = answer(query, keys, values, strength)
-    if not _near(result, expected):
-        return wrong(_explain(result, expected, mistakes))
-    if not _near(answer(query, 10 * keys, values, strength), expected):
+    if not near(result, expected):
+        return wrong(explain(result, expected, mistakes, NAN))
+    if not near(answer(query, 10 * keys, values, strength), expected):
         return wrong("Longer keys changed the answer: a cosine ignores lengths.")
-    if not _near(answer(query, keys, values, 0.0), values.mean(dim=0)):
+    if not near(answer(query, keys, values, 0.0), values.mean(dim=0)):
         return wrong("At strength 0 every value should count alike.")
     return right("Only angles count, and the strength says how much.")
 
@@ -188,16 +169,14 @@ def check_attend_others(
         "There is no softmax.": scores.masked_fill(itself, 0.0) @ values,
     }
     result = answer(x, w_query, w_key, w_value)
-    if not _near(result, expected):
-        return wrong(_explain(result, expected, mistakes))
+    if not near(result, expected):
+        return wrong(explain(result, expected, mistakes, NAN))
     # Scores near −100: a diagonal set to a merely small number would win here.
     offset = torch.cat([x[:, :5], torch.full((5, 1), 10.0)], dim=1)
     far_query, far_key = torch.zeros(6, 4), torch.zeros(6, 4)
     far_query[5, 0], far_key[5, 0] = 1.0, -1.0
     others = (~itself).float() / 4
-    if not _near(
-        answer(offset, far_query, far_key, w_value), others @ offset @ w_value
-    ):
+    if not near(answer(offset, far_query, far_key, w_value), others @ offset @ w_value):
         return wrong(
             "It fails where all scores are low. Hide the diagonal in the scores, with "
             "−∞: no other number is low enough."
