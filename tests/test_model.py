@@ -157,6 +157,14 @@ def test_a_saved_model_comes_back_whole(tmp_path, tied) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+def test_a_saved_model_is_as_readable_as_any_new_file(tmp_path) -> None:
+    path, other = tmp_path / "model.safetensors", tmp_path / "other"
+    Transformer(small()).save(path)
+    other.touch()
+    assert path.stat().st_mode == other.stat().st_mode
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     path = tmp_path / "model.safetensors"
     Transformer(small()).save(path)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ __all__ = [
     "to_torch",
     "CHECKPOINT_FORMAT",
     "CHECKPOINT_VERSION",
+    "write_whole",
     "save_checkpoint",
     "read_checkpoint",
     "load_checkpoint",
@@ -243,8 +243,23 @@ CHECKPOINT_FORMAT = "the-tested-transformer"
 CHECKPOINT_VERSION = "1"
 
 
-def save_checkpoint(model: Transformer, path: Path, notes: Mapping[str, str]) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write beside `path`, then move into place: no reader ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # on the disk, not only on its way there
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def save_checkpoint(model: Transformer, path: Path, notes: Mapping[str, str]) -> None:
+    """The model's weights, its config and notes as one safetensors file."""
     from safetensors.torch import save
 
     weights = {
@@ -256,19 +271,7 @@ def save_checkpoint(model: Transformer, path: Path, notes: Mapping[str, str]) ->
         "version": CHECKPOINT_VERSION,
         "config": json.dumps(dataclasses.asdict(model.config)),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(
-        dir=path.parent, prefix=path.name, suffix=".part"
-    )
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save(weights, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, save(weights, metadata))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
