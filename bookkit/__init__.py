@@ -12,10 +12,13 @@ from bookkit.exercises import (
 from bookkit.figures import begin, heatmap, show
 from bookkit.latex import matrix, show_math
 from bookkit.stored import results
+from bookkit.tree import BeamTree, Branch
 from bookkit.view import AttentionView
 
 __all__ = [
     "AttentionView",
+    "BeamTree",
+    "Branch",
     "Verdict",
     "begin",
     "exercise",
