@@ -1,3 +1,4 @@
+import hashlib
 import itertools
 import random
 import unicodedata
@@ -17,8 +18,6 @@ from transformer.data import (
     batches_by_tokens,
     count_sentences,
     detokenize,
-    elide,
-    frames,
     is_held_out,
     lower_first,
     make_batch,
@@ -185,7 +184,7 @@ def test_a_french_sentence_has_one_translation(pairs):
 
 @pytest.mark.plain  # checked types would make it slow
 def test_the_count_is_the_number_of_different_sentences():
-    for (kind, group), some in frames().items():
+    for (kind, group), some in data._frames().items():
         step = max(1, len(some) // (30 if kind in ("object", "look") else 60))
         chosen = [frame for frame in some[::step] if frame.total() < 3000]
         made = [
@@ -221,30 +220,30 @@ def test_elision_leaves_no_gap(pairs):
     ],
 )
 def test_elide(words, wanted):
-    assert elide(words.split()) == tuple(wanted.split())
+    assert data._elide(words.split()) == tuple(wanted.split())
 
 
 def test_agreement():
-    adjectives = {one.english: one for one in data.SIZES + data.COLOURS}
+    adjectives = {one.english: one for one in data._SIZES + data._COLOURS}
     beautiful, old = adjectives["beautiful"], adjectives["old"]
     forms = [
-        data.agree(beautiful, gender, plural)
+        data._agree(beautiful, gender, plural)
         for gender in "mf"
         for plural in (False, True)
     ]
     assert forms == ["beau", "beaux", "belle", "belles"]
-    assert data.agree(old, "m", False, "oiseau") == "vieil"
-    assert data.agree(old, "m", True, "oiseaux") == "vieux"
-    assert data.agree(old, "f", False, "horloge") == "vieille"
-    assert data.agree(adjectives["grey"], "m", True) == "gris"
-    assert data.agree(adjectives["grey"], "f", True) == "grises"
+    assert data._agree(old, "m", False, "oiseau") == "vieil"
+    assert data._agree(old, "m", True, "oiseaux") == "vieux"
+    assert data._agree(old, "f", False, "horloge") == "vieille"
+    assert data._agree(adjectives["grey"], "m", True) == "gris"
+    assert data._agree(adjectives["grey"], "f", True) == "grises"
 
 
 def test_agreement_of_articles_and_nouns(pairs):
     plural = {"les", "des", "mes", "tes", "ses", "nos", "vos", "leurs"}
     singular = {"le", "la", "un", "une", "ma", "ta", "sa", "notre", "votre", "leur"}
-    nouns = {noun.french for noun in (*data.NOUNS, *data.PEOPLE)}
-    many = {data.french_plural(noun) for noun in nouns}
+    nouns = {noun.french for noun in (*data._NOUNS, *data._PEOPLE)}
+    many = {data._french_plural(noun) for noun in nouns}
     for french, _ in pairs:
         for word, following in itertools.pairwise(french):
             if following in nouns | many:
@@ -365,3 +364,11 @@ def test_equal_lengths_meet_by_chance():
 def test_batches_refuse_what_does_not_fit(lengths, budget, message):
     with pytest.raises(ValueError, match=message):
         batches_by_tokens(lengths, budget, random.Random(0))
+
+
+@pytest.mark.plain  # checked types would make it slow
+def test_the_sentences_are_those_that_the_shipped_weights_learned():
+    said = hashlib.sha256()
+    for held_out in (False, True):
+        said.update(repr([*map(tuple, sample_pairs(1000, 0, held_out))]).encode())
+    assert said.hexdigest()[:16] == "228d5063e52fef51"

@@ -24,79 +24,9 @@ __all__ = [
     "EOS",
     "SPECIAL_SYMBOLS",
     "Vocabulary",
-    "Noun",
-    "Adjective",
-    "Place",
-    "Verb",
-    "regular",
-    "NOUNS",
-    "WASHABLE",
-    "PEOPLE",
-    "WOMEN",
-    "MEN",
-    "SIZES",
-    "COLOURS",
-    "MOODS",
-    "PLACES",
-    "MONTHS",
-    "SEASONS",
-    "DAYS",
-    "BE",
-    "GO",
-    "HAVE",
-    "SELL",
-    "WANT",
-    "VISITING",
-    "STAYING",
-    "ALL",
-    "HANDLING",
-    "VOWELS",
-    "BEFORE_VOWEL",
-    "elide",
-    "french_plural",
-    "english_plural",
-    "agree",
     "Pair",
-    "Determiner",
-    "singular_and_plural",
-    "DEFINITE",
-    "INDEFINITE",
-    "NOT_ANY",
-    "NUMBERS",
-    "MY",
-    "YOUR",
-    "OUR",
-    "YOUR_POLITE",
-    "THEIRS",
-    "noun_phrase",
-    "Subject",
-    "conjugate",
-    "people",
-    "names",
-    "couples",
-    "SUBJECTS",
-    "Time",
-    "times_of",
-    "TIMES",
-    "times",
-    "determiners",
-    "sentence",
-    "say_visit",
-    "say_stay",
-    "say_object",
-    "say_mood",
-    "say_look",
-    "Frame",
-    "place_frames",
-    "object_frames",
-    "mood_frames",
-    "look_frames",
-    "colours_of",
-    "frames",
     "count_sentences",
-    "random_pair",
     "sample_pairs",
-    "diagonals",
     "HELD_OUT",
     "root_words",
     "is_held_out",
@@ -223,7 +153,7 @@ class Vocabulary:
         )
 
 
-class Noun(NamedTuple):
+class _Noun(NamedTuple):
     """A noun, its gender (m or f), its translation and the colours it may have."""
 
     french: str
@@ -232,7 +162,7 @@ class Noun(NamedTuple):
     colours: str = "rouge noir blanc vert bleu gris"
 
 
-class Adjective(NamedTuple):
+class _Adjective(NamedTuple):
     """An adjective in both genders; three have a form of their own before a vowel."""
 
     masculine: str
@@ -241,7 +171,7 @@ class Adjective(NamedTuple):
     before_vowel: str = ""
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     """A place, the article it takes in French (cities take none), its translation."""
 
     french: str
@@ -249,7 +179,7 @@ class Place(NamedTuple):
     english: str
 
 
-class Verb(NamedTuple):
+class _Verb(NamedTuple):
     """A verb as je, tu, il, nous, vous and ils say it, and what may go with it.
 
     `times` and `determiners` name the kinds that sound natural after the verb;
@@ -263,82 +193,82 @@ class Verb(NamedTuple):
     city_times: str = ""
 
 
-def regular(stem: str, stressed: str = "") -> Sequence[str]:
+def _regular(stem: str, stressed: str = "") -> Sequence[str]:
     """The present of a verb in -er; some stems change where the ending is silent."""
     strong = stressed or stem
     silent = strong + "e", strong + "es", strong + "e"
     return (*silent, stem + "ons", stem + "ez", strong + "ent")
 
 
-NOUNS = (
-    Noun("maison", "f", "house"),
-    Noun("voiture", "f", "car"),
-    Noun("vélo", "m", "bike"),
-    Noun("bateau", "m", "boat"),
-    Noun("livre", "m", "book"),
-    Noun("robe", "f", "dress"),
-    Noun("chapeau", "m", "hat"),
-    Noun("chaise", "f", "chair"),
-    Noun("horloge", "f", "clock"),
-    Noun("parapluie", "m", "umbrella"),
-    Noun("fleur", "f", "flower", "rouge blanc bleu"),
-    Noun("arbre", "m", "tree", "rouge vert"),
-    Noun("oiseau", "m", "bird"),
-    Noun("chat", "m", "cat", "noir blanc gris"),
-    Noun("chien", "m", "dog", "noir blanc gris"),
+_NOUNS = (
+    _Noun("maison", "f", "house"),
+    _Noun("voiture", "f", "car"),
+    _Noun("vélo", "m", "bike"),
+    _Noun("bateau", "m", "boat"),
+    _Noun("livre", "m", "book"),
+    _Noun("robe", "f", "dress"),
+    _Noun("chapeau", "m", "hat"),
+    _Noun("chaise", "f", "chair"),
+    _Noun("horloge", "f", "clock"),
+    _Noun("parapluie", "m", "umbrella"),
+    _Noun("fleur", "f", "flower", "rouge blanc bleu"),
+    _Noun("arbre", "m", "tree", "rouge vert"),
+    _Noun("oiseau", "m", "bird"),
+    _Noun("chat", "m", "cat", "noir blanc gris"),
+    _Noun("chien", "m", "dog", "noir blanc gris"),
 )
-WASHABLE = ("voiture", "vélo", "bateau", "robe", "chapeau", "chaise", "chat", "chien")
-PEOPLE = (
-    Noun("frère", "m", "brother"),
-    Noun("sœur", "f", "sister"),
-    Noun("ami", "m", "friend"),
-    Noun("amie", "f", "friend"),
-    Noun("enfant", "m", "child"),
+_WASHABLE = ("voiture", "vélo", "bateau", "robe", "chapeau", "chaise", "chat", "chien")
+_PEOPLE = (
+    _Noun("frère", "m", "brother"),
+    _Noun("sœur", "f", "sister"),
+    _Noun("ami", "m", "friend"),
+    _Noun("amie", "f", "friend"),
+    _Noun("enfant", "m", "child"),
 )
-WOMEN = ("Jane", "Marie", "Alice")
-MEN = ("Paul", "Luc", "Hugo")
+_WOMEN = ("Jane", "Marie", "Alice")
+_MEN = ("Paul", "Luc", "Hugo")
 
 
-SIZES = (
-    Adjective("petit", "petite", "small"),
-    Adjective("grand", "grande", "big"),
-    Adjective("beau", "belle", "beautiful", "bel"),
-    Adjective("vieux", "vieille", "old", "vieil"),
-    Adjective("nouveau", "nouvelle", "new", "nouvel"),
+_SIZES = (
+    _Adjective("petit", "petite", "small"),
+    _Adjective("grand", "grande", "big"),
+    _Adjective("beau", "belle", "beautiful", "bel"),
+    _Adjective("vieux", "vieille", "old", "vieil"),
+    _Adjective("nouveau", "nouvelle", "new", "nouvel"),
 )
-COLOURS = (
-    Adjective("rouge", "rouge", "red"),
-    Adjective("noir", "noire", "black"),
-    Adjective("blanc", "blanche", "white"),
-    Adjective("vert", "verte", "green"),
-    Adjective("bleu", "bleue", "blue"),
-    Adjective("gris", "grise", "grey"),
+_COLOURS = (
+    _Adjective("rouge", "rouge", "red"),
+    _Adjective("noir", "noire", "black"),
+    _Adjective("blanc", "blanche", "white"),
+    _Adjective("vert", "verte", "green"),
+    _Adjective("bleu", "bleue", "blue"),
+    _Adjective("gris", "grise", "grey"),
 )
-MOODS = (
-    Adjective("content", "contente", "happy"),
-    Adjective("triste", "triste", "sad"),
-    Adjective("malade", "malade", "ill"),
-    Adjective("fatigué", "fatiguée", "tired"),
+_MOODS = (
+    _Adjective("content", "contente", "happy"),
+    _Adjective("triste", "triste", "sad"),
+    _Adjective("malade", "malade", "ill"),
+    _Adjective("fatigué", "fatiguée", "tired"),
 )
 
 
-PLACES = (
-    Place("France", "la", "France"),
-    Place("Canada", "le", "Canada"),
-    Place("Afrique", "la", "Africa"),
-    Place("Paris", "", "Paris"),
-    Place("Espagne", "la", "Spain"),
-    Place("Japon", "le", "Japan"),
-    Place("Londres", "", "London"),
-    Place("États-Unis", "les", "the United States"),
-    Place("Italie", "la", "Italy"),
-    Place("Rome", "", "Rome"),
-    Place("Brésil", "le", "Brazil"),
-    Place("Angleterre", "la", "England"),
-    Place("Berlin", "", "Berlin"),
-    Place("Pays-Bas", "les", "the Netherlands"),
+_PLACES = (
+    _Place("France", "la", "France"),
+    _Place("Canada", "le", "Canada"),
+    _Place("Afrique", "la", "Africa"),
+    _Place("Paris", "", "Paris"),
+    _Place("Espagne", "la", "Spain"),
+    _Place("Japon", "le", "Japan"),
+    _Place("Londres", "", "London"),
+    _Place("États-Unis", "les", "the United States"),
+    _Place("Italie", "la", "Italy"),
+    _Place("Rome", "", "Rome"),
+    _Place("Brésil", "le", "Brazil"),
+    _Place("Angleterre", "la", "England"),
+    _Place("Berlin", "", "Berlin"),
+    _Place("Pays-Bas", "les", "the Netherlands"),
 )
-MONTHS = {
+_MONTHS = {
     "janvier": "January",
     "février": "February",
     "mars": "March",
@@ -352,13 +282,13 @@ MONTHS = {
     "novembre": "November",
     "décembre": "December",
 }
-SEASONS = {
+_SEASONS = {
     "printemps": "spring",
     "été": "summer",
     "automne": "autumn",
     "hiver": "winter",
 }
-DAYS = {
+_DAYS = {
     "lundi": "Monday",
     "mardi": "Tuesday",
     "mercredi": "Wednesday",
@@ -369,48 +299,48 @@ DAYS = {
 }
 
 
-BE = ("suis", "es", "est", "sommes", "êtes", "sont")
-GO = ("vais", "vas", "va", "allons", "allez", "vont")
-HAVE = ("ai", "as", "a", "avons", "avez", "ont")
-SELL = ("vends", "vends", "vend", "vendons", "vendez", "vendent")
-WANT = ("veux", "veux", "veut", "voulons", "voulez", "veulent")
+_BE = ("suis", "es", "est", "sommes", "êtes", "sont")
+_GO = ("vais", "vas", "va", "allons", "allez", "vont")
+_HAVE = ("ai", "as", "a", "avons", "avez", "ont")
+_SELL = ("vends", "vends", "vend", "vendons", "vendez", "vendent")
+_WANT = ("veux", "veux", "veut", "voulons", "voulez", "veulent")
 
-VISITING = (
-    Verb(regular("visit"), "visit", "month season summers day"),
-    Verb(regular("aim"), "like", "month season"),
+_VISITING = (
+    _Verb(_regular("visit"), "visit", "month season summers day"),
+    _Verb(_regular("aim"), "like", "month season"),
 )
-STAYING = (
-    Verb(GO, "go to", "month season summers day", "", "mondays"),
-    Verb(BE, "be in", "month season day", "", "mondays"),
-    Verb(regular("habit"), "live in", "month season"),
-    Verb(regular("travaill"), "work in", "month season", "", "mondays"),
+_STAYING = (
+    _Verb(_GO, "go to", "month season summers day", "", "mondays"),
+    _Verb(_BE, "be in", "month season day", "", "mondays"),
+    _Verb(_regular("habit"), "live in", "month season"),
+    _Verb(_regular("travaill"), "work in", "month season", "", "mondays"),
 )
-ALL = "definite indefinite possessive number"
-HANDLING = (
-    Verb(regular("aim"), "like", "", "definite possessive"),
-    Verb(WANT, "want", "", "definite indefinite number"),
-    Verb(HAVE, "have", "", "indefinite number"),
-    Verb(
-        regular("achet", "achèt"),
+_ALL = "definite indefinite possessive number"
+_HANDLING = (
+    _Verb(_regular("aim"), "like", "", "definite possessive"),
+    _Verb(_WANT, "want", "", "definite indefinite number"),
+    _Verb(_HAVE, "have", "", "indefinite number"),
+    _Verb(
+        _regular("achet", "achèt"),
         "buy",
         "month season day",
         "definite indefinite number",
     ),
-    Verb(SELL, "sell", "month season day", ALL),
-    Verb(
-        regular("cherch"),
+    _Verb(_SELL, "sell", "month season day", _ALL),
+    _Verb(
+        _regular("cherch"),
         "look for",
         "season mondays",
         "definite indefinite possessive",
     ),
-    Verb(regular("regard"), "look at", "month season mondays", ALL),
-    Verb(regular("dessin"), "draw", "month season summers mondays", ALL),
-    Verb(regular("lav"), "wash", "month mondays day", "definite possessive number"),
+    _Verb(_regular("regard"), "look at", "month season mondays", _ALL),
+    _Verb(_regular("dessin"), "draw", "month season summers mondays", _ALL),
+    _Verb(_regular("lav"), "wash", "month mondays day", "definite possessive number"),
 )
 
 
-VOWELS = tuple("aeéêhioôuAEÉIO")  # h is silent in every word here that it begins
-BEFORE_VOWEL = {
+_VOWELS = tuple("aeéêhioôuAEÉIO")  # h is silent in every word here that it begins
+_BEFORE_VOWEL = {
     "le": "l'",
     "la": "l'",
     "je": "j'",
@@ -422,36 +352,38 @@ BEFORE_VOWEL = {
 }
 
 
-def elide(words: Iterable[str]) -> tuple[str, ...]:
+def _elide(words: Iterable[str]) -> tuple[str, ...]:
     """Change what may not stand before a vowel: la Afrique to l' Afrique."""
     changed: list[str] = []
     for word in words:
-        if changed and word.startswith(VOWELS):
-            changed[-1] = BEFORE_VOWEL.get(changed[-1], changed[-1])
+        if changed and word.startswith(_VOWELS):
+            changed[-1] = _BEFORE_VOWEL.get(changed[-1], changed[-1])
         changed.append(word)
     return tuple(changed)
 
 
-def french_plural(word: str) -> str:
+def _french_plural(word: str) -> str:
     """One bateau, two bateaux; one chat, two chats; gris and vieux stay."""
     if word.endswith(("s", "x")):
         return word
     return word + ("x" if word.endswith("eau") else "s")
 
 
-def english_plural(word: str) -> str:
+def _english_plural(word: str) -> str:
     """One dress, two dresses; one child, two children."""
     if word == "child":
         return "children"
     return word + ("es" if word.endswith("s") else "s")
 
 
-def agree(adjective: Adjective, gender: str, plural: bool, following: str = "") -> str:
+def _agree(
+    adjective: _Adjective, gender: str, plural: bool, following: str = ""
+) -> str:
     """The adjective as its noun wants it: beau, belle, beaux, belles, or bel oiseau."""
-    if gender == "m" and not plural and following.startswith(VOWELS):
+    if gender == "m" and not plural and following.startswith(_VOWELS):
         return adjective.before_vowel or adjective.masculine
     one = adjective.masculine if gender == "m" else adjective.feminine
-    return french_plural(one) if plural else one
+    return _french_plural(one) if plural else one
 
 
 class Pair(NamedTuple):
@@ -461,7 +393,7 @@ class Pair(NamedTuple):
     english: tuple[str, ...]
 
 
-class Determiner(NamedTuple):
+class _Determiner(NamedTuple):
     """What opens a noun phrase, in both genders; English may say nothing."""
 
     masculine: str
@@ -470,37 +402,37 @@ class Determiner(NamedTuple):
     plural: bool = False
 
 
-def singular_and_plural(
+def _singular_and_plural(
     masculine: str, feminine: str, plural: str, english: str
-) -> tuple[Determiner, Determiner]:
+) -> tuple[_Determiner, _Determiner]:
     """The two determiners of one meaning."""
-    one = Determiner(masculine, feminine, english)
-    return one, Determiner(plural, plural, english, plural=True)
+    one = _Determiner(masculine, feminine, english)
+    return one, _Determiner(plural, plural, english, plural=True)
 
 
-DEFINITE = singular_and_plural("le", "la", "les", "the")
-INDEFINITE = Determiner("un", "une", "a"), Determiner("des", "des", "", plural=True)
-NOT_ANY = Determiner("de", "de", "a"), Determiner("de", "de", "", plural=True)
-NUMBERS = tuple(
-    Determiner(french, french, english, plural=True)
+_DEFINITE = _singular_and_plural("le", "la", "les", "the")
+_INDEFINITE = _Determiner("un", "une", "a"), _Determiner("des", "des", "", plural=True)
+_NOT_ANY = _Determiner("de", "de", "a"), _Determiner("de", "de", "", plural=True)
+_NUMBERS = tuple(
+    _Determiner(french, french, english, plural=True)
     for french, english in (("deux", "two"), ("trois", "three"), ("quatre", "four"))
 )
-MY = singular_and_plural("mon", "ma", "mes", "my")
-YOUR = singular_and_plural("ton", "ta", "tes", "your")
-OUR = singular_and_plural("notre", "notre", "nos", "our")
-YOUR_POLITE = singular_and_plural("votre", "votre", "vos", "your")
-THEIRS = {
-    "his": singular_and_plural("son", "sa", "ses", "his"),
-    "her": singular_and_plural("son", "sa", "ses", "her"),
-    "their": singular_and_plural("leur", "leur", "leurs", "their"),
+_MY = _singular_and_plural("mon", "ma", "mes", "my")
+_YOUR = _singular_and_plural("ton", "ta", "tes", "your")
+_OUR = _singular_and_plural("notre", "notre", "nos", "our")
+_YOUR_POLITE = _singular_and_plural("votre", "votre", "vos", "your")
+_THEIRS = {
+    "his": _singular_and_plural("son", "sa", "ses", "his"),
+    "her": _singular_and_plural("son", "sa", "ses", "her"),
+    "their": _singular_and_plural("leur", "leur", "leurs", "their"),
 }
 
 
-def noun_phrase(
-    determiner: Determiner,
-    noun: Noun,
-    size: Adjective | None = None,
-    colour: Adjective | None = None,
+def _noun_phrase(
+    determiner: _Determiner,
+    noun: _Noun,
+    size: _Adjective | None = None,
+    colour: _Adjective | None = None,
     generic: bool = False,
 ) -> Pair:
     """Size before the noun and colour after it in French; both before it in English.
@@ -508,16 +440,16 @@ def noun_phrase(
     `generic` drops the English article of a plural: aime les chats, likes cats.
     """
     gender, plural = noun.gender, determiner.plural
-    name = french_plural(noun.french) if plural else noun.french
+    name = _french_plural(noun.french) if plural else noun.french
     article = determiner.masculine if gender == "m" else determiner.feminine
     french = ["de" if article == "des" and size else article]
     if size:
-        french.append(agree(size, gender, plural, name))
+        french.append(_agree(size, gender, plural, name))
     french.append(name)
     if colour:
-        french.append(agree(colour, gender, plural))
+        french.append(_agree(colour, gender, plural))
     english = [adjective.english for adjective in (size, colour) if adjective]
-    english.append(english_plural(noun.english) if plural else noun.english)
+    english.append(_english_plural(noun.english) if plural else noun.english)
     the = determiner.english
     if the == "a" and english[0].startswith(("o", "u")):
         the = "an"
@@ -526,7 +458,7 @@ def noun_phrase(
     return Pair(tuple(french), tuple(english))
 
 
-class Subject(NamedTuple):
+class _Subject(NamedTuple):
     """Who does it: its person (0 to 5, je to ils), and whose things are *son* and *sa*.
 
     `agreements` lists the forms an adjective may take after it: ms, fs, mp, fp.
@@ -538,7 +470,7 @@ class Subject(NamedTuple):
     owner: str = ""
 
 
-def conjugate(subject: Subject, verb: Verb, negative: bool) -> Pair:
+def _conjugate(subject: _Subject, verb: _Verb, negative: bool) -> Pair:
     """The verb after its subject: visite, visits; ne visite pas, does not visit."""
     french = verb.french[subject.person]
     base, *rest = verb.english.split()
@@ -556,64 +488,64 @@ def conjugate(subject: Subject, verb: Verb, negative: bool) -> Pair:
     return Pair(("ne", french, "pas") if negative else (french,), (*english, *rest))
 
 
-def people() -> Iterator[Subject]:
+def _people() -> Iterator[_Subject]:
     """My brother, your sisters, the child … as subjects."""
-    for noun in PEOPLE:
+    for noun in _PEOPLE:
         owner = "his" if noun.gender == "m" else "her"
-        openings: tuple[Determiner, ...] = MY + YOUR + OUR + YOUR_POLITE
+        openings: tuple[_Determiner, ...] = _MY + _YOUR + _OUR + _YOUR_POLITE
         if noun.french == "enfant":  # a boy or a girl: nobody knows whether his or her
-            owner, openings = "", openings + DEFINITE
+            owner, openings = "", openings + _DEFINITE
         for determiner in openings:
-            words = noun_phrase(determiner, noun)
+            words = _noun_phrase(determiner, noun)
             if determiner.plural:
-                yield Subject(words, 5, noun.gender + "p", "their")
+                yield _Subject(words, 5, noun.gender + "p", "their")
             else:
-                yield Subject(words, 2, noun.gender + "s", owner)
+                yield _Subject(words, 2, noun.gender + "s", owner)
 
 
-def names() -> Iterator[Subject]:
+def _names() -> Iterator[_Subject]:
     """Everybody by name."""
-    for name in WOMEN + MEN:
-        woman = name in WOMEN
+    for name in _WOMEN + _MEN:
+        woman = name in _WOMEN
         words = Pair((name,), (name,))
-        yield Subject(words, 2, "fs" if woman else "ms", "her" if woman else "his")
+        yield _Subject(words, 2, "fs" if woman else "ms", "her" if woman else "his")
 
 
-def couples() -> Iterator[Subject]:
+def _couples() -> Iterator[_Subject]:
     """Everybody with everybody else; one man makes the adjective masculine."""
-    for one in WOMEN + MEN:
-        for other in WOMEN + MEN:
+    for one in _WOMEN + _MEN:
+        for other in _WOMEN + _MEN:
             if one != other:
-                women = one in WOMEN and other in WOMEN
+                women = one in _WOMEN and other in _WOMEN
                 words = Pair((one, "et", other), (one, "and", other))
-                yield Subject(words, 5, "fp" if women else "mp", "their")
+                yield _Subject(words, 5, "fp" if women else "mp", "their")
 
 
-SUBJECTS = {
+_SUBJECTS = {
     "pronouns": (
-        Subject(Pair(("je",), ("I",)), 0, "ms fs"),
-        Subject(Pair(("tu",), ("you",)), 1, "ms fs"),
-        Subject(Pair(("il",), ("he",)), 2, "ms", "his"),
-        Subject(Pair(("elle",), ("she",)), 2, "fs", "her"),
-        Subject(Pair(("nous",), ("we",)), 3, "mp fp"),
-        Subject(Pair(("vous",), ("you",)), 4, "ms fs mp fp"),
-        Subject(Pair(("ils",), ("they",)), 5, "mp", "their"),
-        Subject(Pair(("elles",), ("they",)), 5, "fp", "their"),
+        _Subject(Pair(("je",), ("I",)), 0, "ms fs"),
+        _Subject(Pair(("tu",), ("you",)), 1, "ms fs"),
+        _Subject(Pair(("il",), ("he",)), 2, "ms", "his"),
+        _Subject(Pair(("elle",), ("she",)), 2, "fs", "her"),
+        _Subject(Pair(("nous",), ("we",)), 3, "mp fp"),
+        _Subject(Pair(("vous",), ("you",)), 4, "ms fs mp fp"),
+        _Subject(Pair(("ils",), ("they",)), 5, "mp", "their"),
+        _Subject(Pair(("elles",), ("they",)), 5, "fp", "their"),
     ),
-    "names": tuple(names()),
-    "couples": tuple(couples()),
-    "people": tuple(people()),
+    "names": tuple(_names()),
+    "couples": tuple(_couples()),
+    "people": tuple(_people()),
 }
 
 
-class Time(NamedTuple):
+class _Time(NamedTuple):
     """When: some words, said last or, with a comma, first."""
 
     words: Pair
     first: bool = False
 
 
-def times_of(french: str, english: str, names: dict[str, str]) -> list[Pair]:
+def _times_of(french: str, english: str, names: dict[str, str]) -> list[Pair]:
     """The same words around each of the names: en mai, in May; en juin, in June."""
     found = []
     for name, translation in names.items():
@@ -623,25 +555,26 @@ def times_of(french: str, english: str, names: dict[str, str]) -> list[Pair]:
     return found
 
 
-TIMES = {
-    "month": times_of("en …", "in …", MONTHS),
-    "season": times_of("en …", "in …", SEASONS),
-    "summers": times_of("chaque …", "every …", SEASONS),
-    "day": times_of("…", "on …", DAYS),
-    "mondays": times_of("le …", "on …s", DAYS) + times_of("chaque …", "every …", DAYS),
+_TIMES = {
+    "month": _times_of("en …", "in …", _MONTHS),
+    "season": _times_of("en …", "in …", _SEASONS),
+    "summers": _times_of("chaque …", "every …", _SEASONS),
+    "day": _times_of("…", "on …", _DAYS),
+    "mondays": _times_of("le …", "on …s", _DAYS)
+    + _times_of("chaque …", "every …", _DAYS),
 }
 
 
 @functools.cache
-def times(kinds: str, negative: bool) -> tuple[Time | None, ...]:
+def _times(kinds: str, negative: bool) -> tuple[_Time | None, ...]:
     """The times of some kinds, last or first, or none at all.
 
     A sentence that denies does not open with *chaque*.
     """
-    words = [pair for kind in kinds.split() for pair in TIMES[kind]]
-    last = [Time(pair) for pair in words]
+    words = [pair for kind in kinds.split() for pair in _TIMES[kind]]
+    last = [_Time(pair) for pair in words]
     first = [
-        Time(pair, first=True)
+        _Time(pair, first=True)
         for pair in words
         if not (negative and pair.french[0] == "chaque")
     ]
@@ -649,95 +582,99 @@ def times(kinds: str, negative: bool) -> tuple[Time | None, ...]:
 
 
 @functools.cache
-def determiners(kinds: str, negative: bool, subject: Subject) -> tuple[Determiner, ...]:
+def _determiners(
+    kinds: str, negative: bool, subject: _Subject
+) -> tuple[_Determiner, ...]:
     """What may open the object of a sentence.
 
     *Son* belongs to the subject; nobody who says *tu* goes on to say *votre*.
     """
-    found: list[Determiner] = []
+    found: list[_Determiner] = []
     for kind in kinds.split():
         if kind == "definite":
-            found += DEFINITE
+            found += _DEFINITE
         elif kind == "indefinite":
-            found += NOT_ANY if negative else INDEFINITE
+            found += _NOT_ANY if negative else _INDEFINITE
         elif kind == "number" and not negative:
-            found += NUMBERS
+            found += _NUMBERS
         elif kind == "possessive":
-            found += MY + OUR + THEIRS.get(subject.owner, ())
+            found += _MY + _OUR + _THEIRS.get(subject.owner, ())
             if not {"vous", "votre", "vos"} & set(subject.words.french):
-                found += YOUR
+                found += _YOUR
             if not {"tu", "ton", "ta", "tes"} & set(subject.words.french):
-                found += YOUR_POLITE
+                found += _YOUR_POLITE
     return tuple(found)
 
 
-def sentence(parts: Iterable[Pair], time: Time | None = None) -> Pair:
+def _sentence(parts: Iterable[Pair], time: _Time | None = None) -> Pair:
     """Set parts side by side in both languages, the time where it belongs."""
     parts = list(parts)
     if time and time.first:
         parts = [time.words, Pair((",",), (",",)), *parts]
     elif time:
         parts.append(time.words)
-    french = elide(word for part in parts for word in part.french)
+    french = _elide(word for part in parts for word in part.french)
     return Pair(french, tuple(word for part in parts for word in part.english))
 
 
-def say_visit(
-    subject: Subject, verb: Verb, negative: bool, place: Place, time: Time | None
+def _say_visit(
+    subject: _Subject, verb: _Verb, negative: bool, place: _Place, time: _Time | None
 ) -> Pair:
     """Jane visite l' Afrique en septembre."""
     french = *place.article.split(), place.french
     there = Pair(french, tuple(place.english.split()))
-    return sentence((subject.words, conjugate(subject, verb, negative), there), time)
+    return _sentence((subject.words, _conjugate(subject, verb, negative), there), time)
 
 
-def say_stay(
-    subject: Subject, verb: Verb, negative: bool, place: Place, time: Time | None
+def _say_stay(
+    subject: _Subject, verb: _Verb, negative: bool, place: _Place, time: _Time | None
 ) -> Pair:
     """Mon amie habite en France. Ils vont aux États-Unis chaque été."""
     preposition = {"la": "en", "le": "au", "les": "aux", "": "à"}[place.article]
     there = Pair((preposition, place.french), tuple(place.english.split()))
-    return sentence((subject.words, conjugate(subject, verb, negative), there), time)
+    return _sentence((subject.words, _conjugate(subject, verb, negative), there), time)
 
 
-def say_object(
-    subject: Subject,
-    verb: Verb,
+def _say_object(
+    subject: _Subject,
+    verb: _Verb,
     negative: bool,
-    noun: Noun,
-    determiner: Determiner,
-    size: Adjective | None,
-    colour: Adjective | None,
-    time: Time | None,
+    noun: _Noun,
+    determiner: _Determiner,
+    size: _Adjective | None,
+    colour: _Adjective | None,
+    time: _Time | None,
 ) -> Pair:
     """Luc n' achète pas de petite maison rouge. Elle aime les chats."""
-    thing = noun_phrase(determiner, noun, size, colour, verb.english == "like")
-    return sentence((subject.words, conjugate(subject, verb, negative), thing), time)
+    thing = _noun_phrase(determiner, noun, size, colour, verb.english == "like")
+    return _sentence((subject.words, _conjugate(subject, verb, negative), thing), time)
 
 
-def say_mood(subject: Subject, negative: bool, mood: Pair, time: Time | None) -> Pair:
+def _say_mood(
+    subject: _Subject, negative: bool, mood: Pair, time: _Time | None
+) -> Pair:
     """Marie et Alice sont contentes en été."""
-    be = conjugate(subject, Verb(BE, "be"), negative)
-    return sentence((subject.words, be, mood), time)
+    be = _conjugate(subject, _Verb(_BE, "be"), negative)
+    return _sentence((subject.words, be, mood), time)
 
 
-def say_look(
-    noun: Noun,
+def _say_look(
+    noun: _Noun,
     negative: bool,
-    determiner: Determiner,
-    size: Adjective | None,
-    colour: Adjective | None,
-    look: Adjective,
+    determiner: _Determiner,
+    size: _Adjective | None,
+    colour: _Adjective | None,
+    look: _Adjective,
 ) -> Pair:
     """Nos vieilles voitures ne sont pas rouges."""
-    words = noun_phrase(determiner, noun, size, colour)
-    subject = Subject(words, 5 if determiner.plural else 2, "")
-    be = conjugate(subject, Verb(BE, "be"), negative)
-    looks = agree(look, noun.gender, determiner.plural)
-    return sentence((words, be, Pair((looks,), (look.english,))))
+    words = _noun_phrase(determiner, noun, size, colour)
+    subject = _Subject(words, 5 if determiner.plural else 2, "")
+    be = _conjugate(subject, _Verb(_BE, "be"), negative)
+    looks = _agree(look, noun.gender, determiner.plural)
+    return _sentence((words, be, Pair((looks,), (look.english,))))
 
 
-class Frame(NamedTuple):
+class _Frame(NamedTuple):
     """A sentence with gaps: `say` knows what must agree, each slot is filled freely."""
 
     say: Callable[..., Pair]
@@ -756,88 +693,88 @@ class Frame(NamedTuple):
         return self.say(*chosen)
 
 
-def place_frames(subject: Subject, negative: bool) -> Iterator[Frame]:
+def _place_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
     """Somebody visits or stays somewhere."""
-    cities = [place for place in PLACES if not place.article]
-    countries = [place for place in PLACES if place.article]
-    for verb in VISITING:
-        say = functools.partial(say_visit, subject, verb, negative)
-        yield Frame(say, (PLACES, times(verb.times, negative)))
-    for verb in STAYING:
-        say = functools.partial(say_stay, subject, verb, negative)
-        yield Frame(say, (countries, times(verb.times, negative)))
+    cities = [place for place in _PLACES if not place.article]
+    countries = [place for place in _PLACES if place.article]
+    for verb in _VISITING:
+        say = functools.partial(_say_visit, subject, verb, negative)
+        yield _Frame(say, (_PLACES, _times(verb.times, negative)))
+    for verb in _STAYING:
+        say = functools.partial(_say_stay, subject, verb, negative)
+        yield _Frame(say, (countries, _times(verb.times, negative)))
         in_a_city = f"{verb.times} {verb.city_times}"
-        yield Frame(say, (cities, times(in_a_city, negative)))
+        yield _Frame(say, (cities, _times(in_a_city, negative)))
 
 
-def object_frames(subject: Subject, negative: bool) -> Iterator[Frame]:
+def _object_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
     """Somebody does something with a thing."""
-    for verb in HANDLING:
-        for noun in NOUNS:
-            if verb.english != "wash" or noun.french in WASHABLE:
-                say = functools.partial(say_object, subject, verb, negative, noun)
-                opening = determiners(verb.determiners, negative, subject)
-                sizes, colours = (None, *SIZES), (None, *colours_of(noun))
-                when = times(verb.times, negative)
-                yield Frame(say, (opening, sizes, colours, when))
+    for verb in _HANDLING:
+        for noun in _NOUNS:
+            if verb.english != "wash" or noun.french in _WASHABLE:
+                say = functools.partial(_say_object, subject, verb, negative, noun)
+                opening = _determiners(verb.determiners, negative, subject)
+                sizes, colours = (None, *_SIZES), (None, *_colours_of(noun))
+                when = _times(verb.times, negative)
+                yield _Frame(say, (opening, sizes, colours, when))
 
 
-def mood_frames(subject: Subject, negative: bool) -> Iterator[Frame]:
+def _mood_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
     """Somebody is happy, sad, ill or tired."""
     feelings = dict.fromkeys(
-        Pair((agree(mood, form[0], form[1] == "p"),), (mood.english,))
-        for mood in MOODS
+        Pair((_agree(mood, form[0], form[1] == "p"),), (mood.english,))
+        for mood in _MOODS
         for form in subject.agreements.split()
     )
-    say = functools.partial(say_mood, subject, negative)
-    yield Frame(say, (tuple(feelings), times("month season mondays", negative)))
+    say = functools.partial(_say_mood, subject, negative)
+    yield _Frame(say, (tuple(feelings), _times("month season mondays", negative)))
 
 
-def look_frames() -> Iterator[Frame]:
+def _look_frames() -> Iterator[_Frame]:
     """A thing has a size or a colour, and the other one may be said with its name."""
-    opening = DEFINITE + MY + YOUR + OUR + YOUR_POLITE
-    for noun in NOUNS:
+    opening = _DEFINITE + _MY + _YOUR + _OUR + _YOUR_POLITE
+    for noun in _NOUNS:
         for negative in (False, True):
-            say = functools.partial(say_look, noun, negative)
-            colours = colours_of(noun)
-            yield Frame(say, (opening, (None, *SIZES), (None,), colours))
-            yield Frame(say, (opening, (None,), (None, *colours), SIZES))
+            say = functools.partial(_say_look, noun, negative)
+            colours = _colours_of(noun)
+            yield _Frame(say, (opening, (None, *_SIZES), (None,), colours))
+            yield _Frame(say, (opening, (None,), (None, *colours), _SIZES))
 
 
-def colours_of(noun: Noun) -> tuple[Adjective, ...]:
+def _colours_of(noun: _Noun) -> tuple[_Adjective, ...]:
     """The colours that a noun may have."""
-    return tuple(hue for hue in COLOURS if hue.masculine in noun.colours.split())
+    return tuple(hue for hue in _COLOURS if hue.masculine in noun.colours.split())
 
 
 @functools.cache
-def frames() -> dict[tuple[str, str], list[Frame]]:
+def _frames() -> dict[tuple[str, str], list[_Frame]]:
     """Every frame of the grammar, by what it speaks of and by its kind of subject."""
-    found: dict[tuple[str, str], list[Frame]] = {}
-    kinds = {"place": place_frames, "object": object_frames, "mood": mood_frames}
+    found: dict[tuple[str, str], list[_Frame]] = {}
+    kinds = {"place": _place_frames, "object": _object_frames, "mood": _mood_frames}
     for kind, make in kinds.items():
-        for group, subjects in SUBJECTS.items():
+        for group, subjects in _SUBJECTS.items():
             found[kind, group] = [
                 frame
                 for subject in subjects
                 for negative in (False, True)
                 for frame in make(subject, negative)
             ]
-    found["look", "things"] = list(look_frames())
+    found["look", "things"] = list(_look_frames())
     return found
 
 
 def count_sentences() -> int:
     """How many different French sentences the grammar makes."""
-    return sum(frame.total() for group in frames().values() for frame in group)
+    return sum(frame.total() for group in _frames().values() for frame in group)
 
 
 _SHARES = {"place": 3, "object": 6, "mood": 1, "look": 4}
 
 
-def random_pair(rng: random.Random) -> Pair:
+def _random_pair(rng: random.Random) -> Pair:
     """A sentence of the grammar and its translation, short ones rather than long."""
-    shares = [_SHARES[kind] for kind, _ in frames()]
-    (group,) = rng.choices(list(frames().values()), shares)
+    shares = [_SHARES[kind] for kind, _ in _frames()]
+    (group,) = rng.choices(list(_frames().values()), shares)
     return rng.choice(group).fill(rng)
 
 
@@ -854,13 +791,13 @@ def sample_pairs(count: int, seed: int, held_out: bool | None = False) -> list[P
     rng = random.Random(seed)
     found: dict[Pair, None] = {}  # a set that keeps the order
     while len(found) < count:
-        pair = random_pair(rng)
+        pair = _random_pair(rng)
         if held_out is None or is_held_out(pair.french) == held_out:
             found[pair] = None
     return list(found)
 
 
-def diagonals(
+def _diagonals(
     rows: Iterable[str], columns: Iterable[str], every: int = 6
 ) -> set[frozenset[str]]:
     """Each sixth cell of a table of pairs, in slanting lines across it."""
@@ -873,25 +810,27 @@ def diagonals(
     }
 
 
-_PLACES = [place.french for place in PLACES]
-_NOUNS = [noun.french for noun in NOUNS]
-_COLOURS = [hue.masculine for hue in COLOURS]
-_VERBS = [f"to {verb.english}" for verb in HANDLING]
+_PLACE_NAMES = [place.french for place in _PLACES]
+_NOUN_NAMES = [noun.french for noun in _NOUNS]
+_COLOUR_NAMES = [hue.masculine for hue in _COLOURS]
+_VERB_NAMES = [f"to {verb.english}" for verb in _HANDLING]
 HELD_OUT = (
-    diagonals(_PLACES, MONTHS) | diagonals(_NOUNS, _COLOURS) | diagonals(_NOUNS, _VERBS)
+    _diagonals(_PLACE_NAMES, _MONTHS)
+    | _diagonals(_NOUN_NAMES, _COLOUR_NAMES)
+    | _diagonals(_NOUN_NAMES, _VERB_NAMES)
 )
 
 
 @functools.cache
 def root_words() -> dict[str, str]:
     """The entry of a dictionary under which to find each form of a word that counts."""
-    roots = {name: name for name in (*(place.french for place in PLACES), *MONTHS)}
-    for noun in NOUNS:
-        roots |= dict.fromkeys((noun.french, french_plural(noun.french)), noun.french)
-    for hue in COLOURS:
+    roots = {name: name for name in (*(place.french for place in _PLACES), *_MONTHS)}
+    for noun in _NOUNS:
+        roots |= dict.fromkeys((noun.french, _french_plural(noun.french)), noun.french)
+    for hue in _COLOURS:
         for one in (hue.masculine, hue.feminine):
-            roots |= dict.fromkeys((one, french_plural(one)), hue.masculine)
-    for verb in HANDLING:
+            roots |= dict.fromkeys((one, _french_plural(one)), hue.masculine)
+    for verb in _HANDLING:
         roots |= dict.fromkeys(verb.french, f"to {verb.english}")
     return roots
 
@@ -910,7 +849,7 @@ def is_held_out(french: Iterable[str]) -> bool:
 def vocabularies() -> tuple[Vocabulary, Vocabulary]:
     """All French and all English words of the grammar: each frame is filled once."""
     rng = random.Random(0)
-    pairs = [frame.fill(rng) for group in frames().values() for frame in group]
+    pairs = [frame.fill(rng) for group in _frames().values() for frame in group]
     return (
         Vocabulary(sorted({word for pair in pairs for word in pair.french})),
         Vocabulary(sorted({word for pair in pairs for word in pair.english})),
