@@ -10,6 +10,7 @@ from bookkit.exercises import (
     wrong,
 )
 from bookkit.figures import begin, heatmap, show
+from bookkit.lab import BreakLab
 from bookkit.latex import matrix, show_math
 from bookkit.stored import results
 from bookkit.tree import BeamTree, Branch
@@ -19,6 +20,7 @@ __all__ = [
     "AttentionView",
     "BeamTree",
     "Branch",
+    "BreakLab",
     "Verdict",
     "begin",
     "exercise",
