@@ -102,6 +102,15 @@ def test_figures_have_captions(chapter: Path) -> None:
             assert len(figure.get("caption", "")) > 30, cell.source
 
 
+def test_the_notebook_reads_well_in_jupyter(chapter: Path) -> None:
+    notebook = nbformat.read(chapter.parent / "notebooks" / f"{chapter.stem}.ipynb", 4)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            words = re.sub(r"\$[^$]+\$", "", cell.source)
+            left = r"\{[a-z:-]+\}`|^`{3,}\{|^\([\w-]+\)=|\$\$ \(|…"
+            assert not re.search(left, words, re.MULTILINE), words
+
+
 def test_the_chapter_ends_as_all_do(chapter: Path) -> None:
     text = chapter.read_text(encoding="utf-8")
     summary = re.search(r"^## Summary\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)

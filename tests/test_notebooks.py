@@ -1,5 +1,6 @@
 """Break a small book on purpose, and see each break caught by the tool that must."""
 
+import base64
 import json
 import re
 import subprocess
@@ -102,11 +103,97 @@ def test_an_edit_leaves_the_ids_of_other_cells_alone(book: Path) -> None:
 
 def test_a_chapter_edited_and_not_run_is_caught(book: Path) -> None:
     chapter = book / "book" / "03-small.md"
-    for old, new in (("x = 3", "x = 4"), ("# A chapter", "# Another"), ("claim", "c")):
+    for old, new in (("x = 3", "x = 4"), ("x > 2", "x > 1"), ("claim", "c")):
         chapter.write_text(CHAPTER.replace(old, new))
         result = tool("notebooks.py", book, "check")
         assert result.returncode == 1
         assert "03-small.md was edited and not run again" in result.stderr
+
+
+def test_new_words_are_caught_and_written_without_a_run(book: Path) -> None:
+    change(book, lambda notebook: notebook["cells"][2]["outputs"][0].update(text="7\n"))
+    (book / "book" / "03-small.md").write_text(CHAPTER.replace("A chapter", "Another"))
+    result = tool("notebooks.py", book, "check")
+    assert result.returncode == 1
+    assert "03-small.md has other words than its notebook" in result.stderr
+    assert tool("notebooks.py", book, "write").returncode == 0
+    assert tool("notebooks.py", book, "check").returncode == 0
+    heading, _, printed, *_ = json.loads(stored(book).read_text())["cells"]
+    assert heading["source"] == ["# Another"]
+    assert printed["outputs"][0]["text"] == ["7\n"]  # the old run's
+
+
+MARKED = """\
+(ch-marked)=
+# Marked
+
+Half of it is {glue:text}`marked-half`; see {numref}`fig-marked-a` and
+{numref}`fig-marked-b`, {eq}`eq-marked-sum`, {ref}`ch-small` and
+{ref}`the claim <ch-small>`, {cite}`one2001,three2003` or {cite:t}`one2001`, and the
+{term}`query <queries>`.
+
+$$
+a + b
+$$ (eq-marked-sum)
+
+```{diagram} figures/a.svg
+:name: fig-marked-b
+:alt: Two boxes.
+Boxes of {glue:text}`marked-half`.
+```
+
+```{margin} Why?
+Because.
+```
+
+`````{exercise-start} Try it
+:label: ex-marked-try
+`````
+
+"""
+WORKS = """\
+@misc{one2001, author = {Velič, Ana}, title = {One}, year = {2001}, url = {https://a.b}}
+@misc{three2003, author = {A, B and C, D and E, F}, title = {Three}, year = {2003}}
+"""
+
+
+def test_a_notebook_can_be_read_without_sphinx(book: Path) -> None:
+    folder = book / "book"
+    (folder / "figures").mkdir()
+    drawing = '<svg viewBox="0 0 9 9"><path d="M0 0h9"/></svg>'
+    (folder / "figures" / "a.svg").write_text(drawing)
+    (folder / "references.bib").write_text(WORKS)
+    small = CHAPTER.replace("# A chapter", "(ch-small)=\n# A small chapter")
+    (folder / "03-small.md").write_text(small)
+    glue = "from myst_nb import glue\n\nglue('marked-half', '0.50', display=False)"
+    figure = (
+        cell("x = 3", tag="a")
+        + CHAPTER[CHAPTER.index("```{code-cell} ipython3\n---") :]
+    )
+    (folder / "04-marked.md").write_text(
+        HEADER.replace("# A chapter\n", MARKED)
+        + cell(glue, tag="remove-cell")
+        + figure.replace("fig-a", "fig-marked-a")
+    )
+    assert tool("notebooks.py", book, "write").returncode == 0
+    notebook = json.loads((folder / "notebooks" / "04-marked.ipynb").read_text())
+    words = ["".join(c["source"]) for c in notebook["cells"] if "outputs" not in c]
+    assert words[0].startswith("# Marked\n\nHalf of it is 0.50; see Figure 2 and\n")
+    for said in (
+        "Figure 1, (1), [A small chapter](03-small.ipynb) and\n",
+        "[the claim](03-small.ipynb), ([Velič, 2001](https://a.b); A et al., 2003) or "
+        "[Velič (2001)](https://a.b)",
+        "the\nquery.",
+        "$$\na + b\n\\tag{1}\n$$",
+        "![Two boxes.](attachment:a.svg)\n\n**Figure 1.** Boxes of 0.50.",
+        "> **Why?** Because.",
+        "### Exercise: Try it",
+    ):
+        assert said in words[0]
+    assert words[1] == "**Figure 2.** Keys in no order."
+    (picture,) = notebook["cells"][0]["attachments"]["a.svg"].values()
+    assert 'viewBox="0 0 9 9"' in base64.b64decode("".join(picture)).decode()
+    assert tool("notebooks.py", book, "check").returncode == 0
 
 
 def test_a_notebook_never_run_is_caught(book: Path) -> None:

@@ -74,7 +74,8 @@ NAMED = GOOD.replace(":tags: [export]\n", ":tags: [export]\n:module: NAME\n", 1)
 
 
 def test_a_chapter_may_name_its_module(project: Path) -> None:
-    (project / "book" / "05-round-things.md").write_text(NAMED.replace("NAME", "circles"))
+    chapter = project / "book" / "05-round-things.md"
+    chapter.write_text(NAMED.replace("NAME", "circles"))
     assert tangle(project).returncode == 0
     assert (project / "transformer" / "circles.py").exists()
     assert not (project / "transformer" / "round_things.py").exists()

@@ -1,6 +1,7 @@
 """Keep book/notebooks/*.ipynb in step with the chapters book/NN-*.md.
 
 python tools/notebooks.py write [NN …] [--all]   run what changed; store outputs
+                                                 (new words around old code: no run)
 python tools/notebooks.py check                  fail where the two disagree
 python tools/notebooks.py seed                   hand stored outputs to the build
 """
@@ -19,9 +20,11 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
+from plain import glued, plain
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_LIMIT = 600  # seconds that one cell may run
+REWORDED = "has other words than its notebook"
 
 
 def chapters(root: Path) -> list[Path]:
@@ -35,7 +38,7 @@ def stored(chapter: Path) -> Path:
 
 
 def unrun(chapter: Path) -> NotebookNode:
-    """The chapter as a notebook without outputs.
+    """The chapter as a notebook without outputs, its text as Sphinx reads it.
 
     A cell's id comes from what it says, so that an edit elsewhere leaves it alone.
     """
@@ -59,17 +62,32 @@ def read(path: Path) -> NotebookNode | None:
         return None
 
 
-def text_of(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
+def text_of(notebook: NotebookNode) -> list[tuple[str, ...]]:
     """All of a notebook that its chapter decides."""
     return [
         (
-            cell.id,
             cell.cell_type,
+            cell.id,
             cell.source,
             json.dumps(cell.metadata, sort_keys=True),
+            json.dumps(cell.get("attachments"), sort_keys=True),
         )
         for cell in notebook.cells
     ]
+
+
+def code_of(notebook: NotebookNode) -> list[tuple[str, ...]]:
+    """The part of it that runs."""
+    return [cell for cell in text_of(notebook) if cell[0] == "code"]
+
+
+def with_text(chapter: Path, notebook: NotebookNode) -> NotebookNode:
+    """A run of the chapter's code, with the chapter's words around it."""
+    fresh = unrun(chapter)
+    plain(fresh, chapter, glued(notebook))
+    ran = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+    fresh.cells = [ran.get(cell.id, cell) for cell in fresh.cells]
+    return fresh
 
 
 def complaint(chapter: Path) -> str | None:
@@ -77,7 +95,7 @@ def complaint(chapter: Path) -> str | None:
     notebook = read(stored(chapter))
     if notebook is None:
         return "has no notebook"
-    if text_of(notebook) != text_of(unrun(chapter)):
+    if code_of(notebook) != code_of(unrun(chapter)):
         return "was edited and not run again"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if any(cell.execution_count is None for cell in code):
@@ -86,6 +104,8 @@ def complaint(chapter: Path) -> str | None:
         for output in cell.outputs:
             if output.output_type == "error":
                 return f"holds an error: {output.ename}: {output.evalue}"
+    if text_of(notebook) != text_of(with_text(chapter, notebook)):
+        return REWORDED
     return None
 
 
@@ -105,7 +125,7 @@ def run(chapter: Path) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = joined(cell.outputs)
-    return notebook
+    return with_text(chapter, notebook)
 
 
 def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -123,14 +143,19 @@ def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
 def write(root: Path, numbers: list[str], everything: bool) -> int:
     """Run the chapters that need it; a chapter that fails keeps its old notebook."""
     wanted = [c for c in chapters(root) if not numbers or c.stem[:2] in numbers]
-    stale = [c for c in wanted if everything or numbers or complaint(c)]
+    why = {c: complaint(c) for c in wanted}
+    stale = [c for c in wanted if everything or numbers or why[c]]
     (root / "book" / "notebooks").mkdir(exist_ok=True)
     failed = 0
     for count, chapter in enumerate(stale, 1):
         print(f"[{count}/{len(stale)}] {chapter.stem} … ", end="", flush=True)
         start = time.monotonic()
+        reworded = why[chapter] == REWORDED and not everything and not numbers
         try:
-            notebook = run(chapter)
+            if reworded and (old := read(stored(chapter))):
+                notebook = with_text(chapter, old)  # the code stands: nothing to run
+            else:
+                notebook = run(chapter)
         except CellExecutionError as error:
             print("failed", flush=True)
             print(error, file=sys.stderr)
