@@ -107,7 +107,7 @@ def test_the_notebook_reads_well_in_jupyter(chapter: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             words = re.sub(r"\$[^$]+\$", "", cell.source)
-            left = r"\{[a-z:-]+\}`|^`{3,}\{|^\([\w-]+\)=|\$\$ \(|…"
+            left = r"\{[a-z:-]+\}`|^`{3,}\{|^\([\w-]+\)=|\$\$ \(|\[\?\]"
             assert not re.search(left, words, re.MULTILINE), words
 
 

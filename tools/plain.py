@@ -163,7 +163,7 @@ class Words:
         words, label = (target[1], target[2]) if target else ("", said)
         match kind:
             case "glue:text":
-                return self.values.get(said, "…")
+                return self.values.get(said, "[?]")
             case "cite" | "cite:t":
                 keys = [key.strip() for key in said.split(",")]
                 if kind == "cite:t":
