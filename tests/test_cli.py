@@ -65,6 +65,24 @@ def test_a_bad_line_is_named_after_the_good_ones():
     assert done.stderr.count("\n") == 1
 
 
+def test_a_beam_on_the_command_line(capsys):
+    hard = "Le grand chien noir aime le petit chat blanc"
+    wide = "The big dog likes the small white cat"
+    assert inside(capsys, "translate", "--beam-size", "4", hard) == (0, f"{wide}\n", "")
+    greedy = "The big white dog likes the small dog"
+    assert inside(capsys, "translate", "--length-penalty", "2", hard) == (
+        0,
+        f"{greedy}\n",
+        "",
+    )
+    options = "--beam-size", "10", "--length-penalty"
+    answers = [
+        inside(capsys, "translate", *options, alpha, "Je suis l'ami de Jane")[1]
+        for alpha in ("0", "2")
+    ]
+    assert len(answers[0]) < len(answers[1])
+
+
 def test_input_that_is_no_text():
     done = run("translate", text=b"\xff\xfe\n")
     assert done.returncode == 2
@@ -159,6 +177,12 @@ def bad_files(tmp_path):
         (["translate", "Jane visite Zanzibar"], "unknown word 'Zanzibar'"),
         (["translate", "Jane " * 5000], "at most 32 words, got 5000"),
         (["translate", "x" * 1_000_000], "unknown word 'xxx"),
+        (["translate", "--beam-size", "0", "Jane"], "at most 1000, got '0'"),
+        (["translate", "--beam-size", "two", "Jane"], "at least 1, at most 1000"),
+        (["translate", "--beam-size", "9" * 30, "Jane"], "at most 1000, got '999"),
+        (["translate", "--length-penalty", "-1", "Jane"], "at least 0, got '-1'"),
+        (["translate", "--length-penalty", "nan", "Jane"], "at least 0, got 'nan'"),
+        (["translate", "--length-penalty", "long", "Jane"], "got 'long'"),
         (["translate", "--weights", "{}/nothing", "Jane"], "no checkpoint at"),
         (["translate", "--weights", "{}", "Jane"], "no checkpoint at"),
         (["translate", "--weights", "{}/text", "Jane"], "not a whole safetensors"),

@@ -1,4 +1,6 @@
+import itertools
 import json
+import math
 import shutil
 
 import pytest
@@ -15,11 +17,24 @@ from transformer.data import (
     PAD,
     Vocabulary,
     detokenize,
+    pad,
     sample_pairs,
     to_examples,
     vocabularies,
 )
-from transformer.decoding import Translator, greedy_search
+from transformer.decoding import (
+    Beginning,
+    Cache,
+    Translator,
+    beam_search,
+    greedy_search,
+    grow,
+    next_logits,
+    nucleus,
+    penalised,
+    sample,
+)
+from transformer.masks import padding_mask
 from transformer.training import translated_exactly
 
 
@@ -65,36 +80,314 @@ def test_ragged_batches_equal_one_at_a_time(batch, seed, max_length):
         assert not {PAD, BOS, EOS} & set(ids)
 
 
-def test_the_source_is_encoded_once():
+def positions_seen(part):
+    """How many rows and positions each run of a module was given."""
+    seen = []
+    part.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[:2]))
+    return seen
+
+
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_nothing_is_computed_twice(search):
     model = random_model()
-    runs = []
-    model.encoder.register_forward_hook(lambda *_: runs.append("encoder"))
-    model.decoder.register_forward_hook(lambda *_: runs.append("decoder"))
     with torch.no_grad():  # a model that never ends
-        model.output.weight[EOS] = 0
-        model.output.weight[3:] = torch.randn(6, 16).abs()
-    greedy_search(model, [[3, 4]], max_length=6)
-    assert runs.count("encoder") == 1
-    assert 1 <= runs.count("decoder") <= 6
+        model.position.register_forward_hook(lambda _, __, x: x * 0 + 1)
+        model.output.weight[:] = torch.linspace(-1, 1, 9)[:, None]
+        for residual in model.decoder.layers[-1].residuals:
+            residual.norm.bias[:] = 1
+    encoded = positions_seen(model.encoder)
+    layer = model.decoder.layers[1]
+    new = positions_seen(layer.self_attention.key_proj)
+    source = positions_seen(layer.cross_attention.key_proj)
+    (answer,) = search(model, [[3, 4]], max_length=6)
+    assert len(answer) == 6
+    assert encoded == source == [(1, 2)]
+    assert len(new) == 6
+    assert all(length == 1 for _, length in new)
 
 
 def test_it_stops_early_when_all_have_ended():
-    model = random_model()
-    runs = []
-    model.decoder.register_forward_hook(lambda *_: runs.append(1))
-    model.output.forward = lambda x: torch.eye(9)[EOS].repeat(len(x), 1)
-    assert greedy_search(model, [[3], [4, 5]], max_length=10) == [[], []]
-    assert len(runs) == 1
+    for search in (greedy_search, sample, beam_search):
+        model = random_model()
+        runs = positions_seen(model.decoder.layers[0].feed_forward)
+        model.output.forward = lambda x: 99 * torch.eye(9)[EOS].expand(*x.shape[:2], 9)
+        assert search(model, [[3], [4, 5]], max_length=10) == [[], []]
+        assert runs[0] == (2, 1)
+        if search is not beam_search:  # whose other beginnings go on for a while
+            assert len(runs) == 1
 
 
-def test_it_leaves_the_model_as_it_was():
+def test_rows_leave_the_batch_when_they_end(translator):
+    pairs = sample_pairs(20, seed=5)
+    examples = to_examples(pairs, translator.source, translator.target)
+    rows = []
+    hook = translator.model.output.register_forward_hook(
+        lambda _, inputs, __: rows.append(len(inputs[0]))
+    )
+    answers = greedy_search(translator.model, [source for source, _ in examples], 32)
+    hook.remove()
+    lengths = [len(answer) + 1 for answer in answers]  # with the end
+    assert len(set(lengths)) > 3
+    turns = range(1, max(lengths) + 1)
+    assert rows == [sum(length >= turn for length in lengths) for turn in turns]
+
+
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_it_leaves_the_model_as_it_was(search):
     model = random_model(dropout=0.5).train()
-    first = greedy_search(model, [[3, 4, 5]], 8)
-    assert all(greedy_search(model, [[3, 4, 5]], 8) == first for _ in range(5))
+    if search is sample:
+        torch.manual_seed(0)
+        assert sample(model, [[3, 4, 5]] * 3, 8, top_p=1e-9) == (
+            greedy_search(model, [[3, 4, 5]] * 3, 8)
+        )
+    else:
+        first = search(model, [[3, 4, 5]], 8)
+        assert all(search(model, [[3, 4, 5]], 8) == first for _ in range(5))
     assert model.training
     with pytest.raises(ValueError, match="got 99"):
-        greedy_search(model, [[99]], 8)
+        search(model, [[99]], 8)
     assert model.training
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    search(model.eval(), [[3]], 2)
+    assert not model.training
+
+
+@settings(max_examples=15)
+@given(
+    batch=sources,
+    seed=st.integers(0, 99),
+    norm_first=st.booleans(),
+    layers=st.integers(1, 3),
+    length=st.integers(1, 9),
+)
+def test_cached_equals_uncached(batch, seed, norm_first, layers, length):
+    sizes = {"norm_first": norm_first, "num_decoder_layers": layers}
+    model = random_model(seed, **sizes).double().eval()
+    source = pad(batch)
+    target = torch.randint(3, 9, (len(batch), length))
+    order = torch.randperm(len(batch))
+    with torch.inference_mode():
+        wanted = model(source, target)
+        cache = Cache.read(model, source, room=length)
+        for turn in range(length):
+            logits = next_logits(model, target[:, turn], cache)
+            torch.testing.assert_close(logits, wanted[:, turn], rtol=0, atol=1e-12)
+            if turn == length // 2:  # rows change places, some leave, one comes twice
+                rows = torch.cat((order[:2], order[:1]))[: len(batch)]
+                cache.keep(rows)
+                wanted, target = wanted[rows], target[rows]
+
+
+def test_the_cache_projects_the_memory_once_and_hides_padding():
+    model = random_model().eval()
+    source = pad([[3, 4, 5], [6]])
+    with torch.no_grad():
+        memory = model.encode(source)
+        cache = Cache.read(model, source, room=4, beam_size=2)
+    assert cache.source_mask.equal(padding_mask(source, PAD))
+    for layer, found in zip(model.decoder.layers, cache.memory, strict=True):
+        wanted = layer.cross_attention.keys_values(memory, memory)
+        torch.testing.assert_close(found.keys, wanted.keys)
+        torch.testing.assert_close(found.values, wanted.values)
+    assert [past.keys.shape for past in cache.past] == [(4, 2, 4, 8)] * 2
+    before = cache.memory
+    cache.keep(torch.tensor([0, 1]))  # nobody's source has changed
+    assert cache.memory is before
+    cache.keep(torch.tensor([1, 1]))
+    assert cache.owner.tolist() == [1, 1]
+    assert cache.memory[0].keys.shape == (2, 2, 3, 8)
+
+
+@torch.no_grad()
+def log_probability(model, source, ids):
+    """Of a whole answer, its end included, by the model itself."""
+    logits = model(torch.tensor([source]), torch.tensor([[BOS, *ids]]))[0]
+    chances = logits.log_softmax(dim=-1)
+    return chances.gather(1, torch.tensor([*ids, EOS])[:, None]).sum().item()
+
+
+def beam_by_hand(model, source, max_length, beam_size, length_penalty):
+    """The same search in the plainest way: one sentence, the whole model each time."""
+    model.eval()
+    alive, ended = [(0.0, [BOS])], []
+    for _ in range(max_length):
+        grown = []
+        for total, said in alive:
+            with torch.no_grad():
+                logits = model(torch.tensor([source]), torch.tensor([said]))[0, -1]
+            for word, chance in enumerate(logits.log_softmax(-1).tolist()):
+                if word not in (PAD, BOS):
+                    grown.append((total + chance, [*said, word]))
+        grown = sorted(grown, reverse=True)[: beam_size - len(ended)]
+        ended += [branch for branch in grown if branch[1][-1] == EOS]
+        alive = [branch for branch in grown if branch[1][-1] != EOS]
+    if not ended:
+        return alive[0][1][1:]
+    lengths = [((5 + len(said) - 1) / 6) ** length_penalty for _, said in ended]
+    scores = [total / length for (total, _), length in zip(ended, lengths, strict=True)]
+    return ended[scores.index(max(scores))][1][1:-1]
+
+
+@settings(max_examples=12)
+@given(
+    batch=sources,
+    seed=st.integers(0, 99),
+    max_length=st.integers(1, 6),
+    beam_size=st.integers(1, 5),
+    length_penalty=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
+)
+def test_beam_search_is_itself_in_any_company(
+    batch, seed, max_length, beam_size, length_penalty
+):
+    model = random_model(seed).double()
+    options = beam_size, length_penalty
+    together = beam_search(model, batch, max_length, *options)
+    assert together == [
+        beam_by_hand(model, source, max_length, *options) for source in batch
+    ]
+    for ids in together:
+        assert len(ids) <= max_length
+        assert not {PAD, BOS, EOS} & set(ids)
+
+
+@settings(max_examples=10)
+@given(sources, st.integers(0, 99), st.integers(1, 8), st.floats(0, 3))
+def test_a_beam_of_one_is_greedy(batch, seed, max_length, length_penalty):
+    model = random_model(seed)
+    found = beam_search(model, batch, max_length, 1, length_penalty)
+    assert found == greedy_search(model, batch, max_length)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_a_beam_wide_enough_for_all_finds_the_best_of_all(length_penalty):
+    model = random_model(seed=3, num_decoder_layers=1).double().eval()
+    source, longest = [5, 3], 3
+    every = [
+        list(words)
+        for length in range(longest)  # with the end, three ids at most
+        for words in itertools.product(range(3, 9), repeat=length)
+    ]
+    scores = [
+        penalised(log_probability(model, source, ids), len(ids) + 1, length_penalty)
+        for ids in every
+    ]
+    best = every[scores.index(max(scores))]
+    (found,) = beam_search(model, [source], longest, 400, length_penalty)
+    assert found == best
+
+
+def test_a_strong_penalty_prefers_longer_answers(translator):
+    sentences = ["Elle est mon amie", "Je suis l'ami de Jane"]
+    sources = [translator.read(sentence) for sentence in sentences]
+    short = beam_search(translator.model, sources, 32, 10, 0.0)
+    long = beam_search(translator.model, sources, 32, 10, 2.0)
+    assert sum(map(len, short)) < sum(map(len, long))
+
+
+def test_penalties_by_hand():
+    assert penalised(-3.0, 1, 0.6) == -3.0
+    assert penalised(-3.0, 7, 1.0) == -1.5
+    assert penalised(-3.0, 7, 0.0) == -3.0
+    assert math.isclose(penalised(-3.0, 13, 0.6), -3.0 / 3**0.6)
+
+
+def test_beginnings_grow_by_their_likeliest_words():
+    beginnings = [Beginning(-1.0, [1, 5], 7, 0), Beginning(-2.0, [1, 6], 8, 4)]
+    chances = torch.tensor([[-3.0, -1.0, -2.0], [-math.inf, -math.inf, -0.5]])
+    assert list(grow(beginnings, chances, 2)) == [
+        Beginning(-2.0, [1, 5, 1], 0, 0),
+        Beginning(-3.0, [1, 5, 2], 0, 0),
+        Beginning(-2.5, [1, 6, 2], 1, 4),
+    ]
+    assert len(list(grow(beginnings, chances, 99))) == 4
+
+
+@given(st.lists(st.floats(-8, 8), min_size=1, max_size=9), st.floats(0.01, 1.0))
+def test_a_nucleus_is_the_smallest_that_reaches_top_p(logits, top_p):
+    chances = torch.tensor([logits], dtype=torch.float64).softmax(dim=-1)
+    kept = nucleus(chances, top_p)
+    inside = kept > 0
+    torch.testing.assert_close(kept.sum(), torch.ones((), dtype=torch.float64))
+    held = chances[inside].sum()
+    assert held >= top_p - 1e-9
+    assert held - chances[inside].min() < top_p + 1e-9
+    if not inside.all():
+        assert chances[inside].min() >= chances[~inside].max()
+    torch.testing.assert_close(kept[inside], chances[inside] / held)
+
+
+def test_a_nucleus_of_all_changes_nothing():
+    chances = torch.randn(4, 9).softmax(dim=-1)
+    torch.testing.assert_close(nucleus(chances, 1.0), chances)
+
+
+def certain(model, chances):
+    """Make a model say the same probabilities whatever it is given."""
+    logits = torch.tensor(chances).log()
+    model.output.forward = lambda x: logits.expand(*x.shape[:2], 9).clone()
+    return model
+
+
+CHANCES = [0.2, 0.1, 0.05, 0.05, 0.3, 0.2, 0.06, 0.04, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "words"),
+    [(1.0, 1.0, {3, 4, 5, 6, 7}), (1.0, 0.6, {4, 5}), (3.0, 0.6, {4, 5, 6})],
+)
+def test_samples_follow_the_probabilities(temperature, top_p, words):
+    model = certain(random_model(), CHANCES)
+    generator = torch.Generator().manual_seed(1)
+    drawn = sample(model, [[3]] * 6000, 1, temperature, top_p, generator)
+    counts = torch.bincount(
+        torch.tensor([ids[0] if ids else EOS for ids in drawn]), minlength=9
+    )
+    assert {i for i in range(3, 9) if counts[i]} == words
+    expected = torch.tensor(CHANCES) ** (1 / temperature)
+    expected[[PAD, BOS]] = 0
+    expected = nucleus(expected / expected.sum(), top_p)
+    assert ((counts / 6000 - expected).abs() < 0.03).all()
+
+
+def test_the_same_generator_draws_the_same_and_another_does_not(translator):
+    sources = [translator.read("Jane visite Paris")] * 30
+
+    def drawn(seed):
+        dice = torch.Generator().manual_seed(seed)
+        return sample(translator.model, sources, 32, temperature=1.5, generator=dice)
+
+    assert drawn(0) == drawn(0) != drawn(1)
+    torch.manual_seed(5)
+    first = sample(translator.model, sources, 32, temperature=1.5)
+    torch.manual_seed(5)
+    assert sample(translator.model, sources, 32, temperature=1.5) == first
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("search", "options", "message"),
+    [
+        (beam_search, {"beam_size": 0}, "beam_size must be .* at least 1, got 0"),
+        (beam_search, {"beam_size": 2.5}, "beam_size .* got 2.5"),
+        (beam_search, {"beam_size": True}, "beam_size .* got True"),
+        (beam_search, {"length_penalty": -0.1}, "length_penalty .* got -0.1"),
+        (beam_search, {"length_penalty": math.inf}, "length_penalty .* got inf"),
+        (beam_search, {"length_penalty": math.nan}, "length_penalty .* got nan"),
+        (beam_search, {"max_length": 0}, "max_length .* got 0"),
+        (sample, {"temperature": 0}, "temperature must be above 0 .* got 0"),
+        (sample, {"temperature": -1.0}, "temperature .* got -1.0"),
+        (sample, {"temperature": math.inf}, "temperature .* got inf"),
+        (sample, {"temperature": math.nan}, "temperature .* got nan"),
+        (sample, {"top_p": 0}, r"top_p must lie in \(0, 1\], got 0"),
+        (sample, {"top_p": 1.01}, "top_p .* got 1.01"),
+        (sample, {"top_p": math.nan}, "top_p .* got nan"),
+        (sample, {"max_length": 13}, "at most 12.*got 13"),
+    ],
+)
+def test_bad_options_are_refused(search, options, message):
+    with pytest.raises(ValueError, match=message):
+        search(random_model(), [[3]], **{"max_length": 5, **options})
 
 
 @pytest.mark.plain
@@ -138,6 +431,18 @@ def test_held_out_sentences_are_translated(translator):
         if target in answers:
             printed = translator.translate(detokenize(pair.french))
             assert printed == detokenize(pair.english)
+
+
+def test_a_translator_searches_as_wide_as_it_is_told(translator):
+    hard = "Le grand chien noir aime le petit chat blanc"
+    assert translator.translate(hard) == "The big white dog likes the small dog"
+    wide = "The big dog likes the small white cat"
+    assert translator.translate(hard, beam_size=4) == wide
+    unsure = "Je suis l'ami de Jane"
+    short = translator.translate(unsure, 10, 0.0)
+    assert len(short.split()) < len(translator.translate(unsure, 10, 2.0).split())
+    with pytest.raises(ValueError, match=r"beam_size .* got 0"):
+        translator.translate(hard, beam_size=0)
 
 
 def test_the_shipped_words_are_the_grammars(translator):

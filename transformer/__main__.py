@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ The Transformer of the book, trained on its French-English phrasebook.
 
   python -m transformer translate "Jane visite l'Afrique en septembre"
   python -m transformer translate < sentences.txt     one sentence a line
+  python -m transformer translate --beam-size 4 "Elle est mon amie"
   python -m transformer words                         what it can read
   python -m transformer train-phrasebook --out my.safetensors --seed 1
   python -m transformer translate --weights my.safetensors "Il a deux chats noirs"
@@ -58,6 +60,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="SENTENCE",
         help="in quotes, for the apostrophes; without it, standard input is read",
     )
+    translate.add_argument(
+        "--beam-size",
+        type=whole(1, 1000),
+        default=1,
+        metavar="N",
+        help="how many beginnings to keep in play (default: 1, greedy search)",
+    )
+    translate.add_argument(
+        "--length-penalty",
+        type=at_least_0,
+        default=0.6,
+        metavar="A",
+        help="what length is worth when a beam chooses, 0 or more (default: 0.6)",
+    )
     translate.set_defaults(run=run_translate)
     words = commands.add_parser(
         "words",
@@ -91,16 +107,29 @@ def parser() -> argparse.ArgumentParser:
     return ask
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """A type of option: a whole number of at least `least`."""
+def whole(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    """A type of option: a whole number of at least `least` and at most `most`."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) < 2**63:
-            message = f"expected a whole number of at least {least}, got {text!r}"
+        if not text.isdecimal() or not least <= int(text) <= most:
+            limits = f"at least {least}" + (f", at most {most}" * (most < 2**63 - 1))
+            message = f"expected a whole number of {limits}, got {text!r}"
             raise argparse.ArgumentTypeError(message)
         return int(text)
 
     return read
+
+
+def at_least_0(text: str) -> float:
+    """A type of option: a number, 0 or more."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        message = f"expected a number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return number
 
 
 def load_translator(weights: str | None) -> "Translator":
@@ -113,8 +142,12 @@ def load_translator(weights: str | None) -> "Translator":
 def run_translate(options: argparse.Namespace) -> None:
     """Translate the sentence given, or standard input line by line."""
     translator = load_translator(options.weights)
+
+    def translated(sentence: str) -> str:
+        return translator.translate(sentence, options.beam_size, options.length_penalty)
+
     if options.sentence:
-        print(translator.translate(" ".join(options.sentence)))
+        print(translated(" ".join(options.sentence)))
         return
     if sys.stdin is None:
         raise ValueError("no sentence given, and standard input is closed")
@@ -123,7 +156,7 @@ def run_translate(options: argparse.Namespace) -> None:
         say("One French sentence a line; end with Ctrl-D (Ctrl-Z on Windows).")
     for number, line in enumerate(sys.stdin, start=1):
         try:
-            print(translator.translate(line) if line.strip() else "", flush=True)
+            print(translated(line) if line.strip() else "", flush=True)
         except ValueError as error:
             if not typed:
                 raise ValueError(f"line {number}: {error}") from None

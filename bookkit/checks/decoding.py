@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
 
 BOS, EOS = 1, 2
 STORY = [5, 7, 5, 9, EOS]
@@ -125,3 +125,62 @@ def check_positions(positions: Any) -> Verdict:
     if positions == 55:
         return right("1 + 2 + … + 10; with a cache it would be 10.")
     return wrong(known.get(positions, f"Not {positions}: add up the ids of each turn."))
+
+
+@exercise
+def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
+    """Exercise: probabilities from the k likeliest words alone."""
+    logits, k = torch.tensor([0.5, 2.0, -1.0, 1.0, 0.0]), 2
+    largest = torch.tensor([False, True, False, True, False])
+    expected = logits.masked_fill(~largest, -torch.inf).softmax(dim=-1)
+    chances = logits.softmax(dim=-1)
+    zeroed = chances * largest
+    mistakes = {
+        "You zeroed the rest and left it at that: what is left must add up to one.": (
+            zeroed
+        ),
+        "You set the rest of the logits to 0, and e to the 0 is 1: take minus "
+        "infinity.": (logits * largest).softmax(dim=-1),
+        "You kept the likeliest word alone, not k of them.": (
+            (logits == logits.max()).float()
+        ),
+        "Nothing was cut off.": chances,
+        "These are the k probabilities alone: one for each word is wanted, zero for "
+        "those that are cut.": expected[largest].sort(descending=True).values,
+        "You kept one word too many: with k = 2, two can be drawn.": (
+            logits.masked_fill(logits < 0.5, -torch.inf).softmax(dim=-1)
+        ),
+        "You kept the least likely words.": (
+            logits.masked_fill(logits > 0.0, -torch.inf).softmax(dim=-1)
+        ),
+    }
+    answer = top_k(logits.clone(), k)
+    if not near(answer, expected):
+        return wrong(explain(answer, expected, mistakes))
+    if not near(top_k(logits.clone(), 5), chances):
+        return wrong("With k as large as the vocabulary, nothing should change.")
+    return right("A mask before the softmax; what is left shares all the chance.")
+
+
+@exercise
+def check_alpha(alpha: Any) -> Verdict:
+    """Exercise: the length penalty at which a short and a long answer are even."""
+    known = {
+        0.6: "At 0.6 the short one is still ahead: −1.57 against −2.07.",
+        2.0: "The long one is divided by 2^α times as much. That should be 2.",
+        0.0: "At 0 the totals themselves are compared: −2 against −4.",
+        -1.0: "The sign: a larger α divides the longer sentence by more.",
+        math.log(2) / math.log(13 / 4): (
+            "You divided by the length itself. Five are added, and six divide."
+        ),
+        math.log(2): "Take logarithms on both sides of 2^α = 2.",
+        0.5: "Turned round: 2^α = 2 is wanted, not 2^α = √2.",
+    }
+    value = float(alpha)
+    if math.isclose(value, 1.0, abs_tol=0.005):
+        return right("3 / 1.5 = 2 and −4 / −2 = 2: at α = 1 they are even.")
+    for answer, message in known.items():
+        if math.isclose(value, answer, abs_tol=0.005):
+            return wrong(message)
+    short, long = -2 / 1.5**value, -4 / 3**value
+    return wrong(f"At {value:g} the scores are {short:.2f} and {long:.2f}.")

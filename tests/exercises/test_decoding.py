@@ -1,9 +1,17 @@
 """The exercises of chapter 13: right answers pass, likely wrong ones are named."""
 
+import math
+
 import pytest
 import torch
 
-from bookkit.checks.decoding import check_loop, check_positions, check_score
+from bookkit.checks.decoding import (
+    check_alpha,
+    check_loop,
+    check_positions,
+    check_score,
+    check_top_k,
+)
 
 
 def greedy(next_logits, bos_id, eos_id, max_length, choose=torch.argmax):
@@ -44,6 +52,39 @@ def never_cut(next_logits, bos_id, eos_id, max_length):
     return greedy(next_logits, bos_id, eos_id, 2 * max_length)
 
 
+def top_k(logits, k):
+    smallest = logits.topk(k).values[-1]
+    return logits.masked_fill(logits < smallest, -math.inf).softmax(dim=-1)
+
+
+def renormalised(logits, k):
+    chances = logits.softmax(dim=-1)
+    kept = chances * (chances >= chances.topk(k).values[-1])
+    return kept / kept.sum()
+
+
+def zeroed(logits, k):
+    chances = logits.softmax(dim=-1)
+    return chances * (chances >= chances.topk(k).values[-1])
+
+
+def zero_logits(logits, k):
+    return (logits * (logits >= logits.topk(k).values[-1])).softmax(dim=-1)
+
+
+def one_too_many(logits, k):
+    return top_k(logits, k + 1)
+
+
+def least(logits, k):
+    largest_kept = logits.sort().values[k - 1]
+    return logits.masked_fill(logits > largest_kept, -math.inf).softmax(dim=-1)
+
+
+def always_two(logits, k):
+    return top_k(logits, 2)
+
+
 def words(logits, wanted):
     return logits.log_softmax(dim=-1).gather(-1, wanted[:, None])
 
@@ -54,6 +95,10 @@ def words(logits, wanted):
         (check_loop, greedy),
         (check_score, lambda z, w: words(z, w).sum()),
         (check_positions, 55),
+        (check_top_k, top_k),
+        (check_top_k, renormalised),
+        (check_alpha, math.log(2) / math.log(2)),
+        (check_alpha, 1),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -90,6 +135,23 @@ def test_model_solutions_are_right(check, answer):
         (check_positions, 45, "The end takes a turn"),
         (check_positions, 100, "bos alone"),
         (check_positions, 7, "Not 7"),
+        (check_top_k, zeroed, "must add up to one"),
+        (check_top_k, zero_logits, "e to the 0 is 1"),
+        (check_top_k, lambda z, k: top_k(z, 1), "likeliest word alone"),
+        (check_top_k, lambda z, k: z.softmax(dim=-1), "Nothing was cut"),
+        (check_top_k, lambda z, k: 1 - top_k(z, k), "off by up to"),
+        (check_top_k, least, "least likely words"),
+        (check_top_k, lambda z, k: z.topk(k).values.softmax(-1), "one for each word"),
+        (check_top_k, one_too_many, "one word too many"),
+        (check_top_k, always_two, "as large as the vocabulary"),
+        (check_alpha, 0.6, "the short one is still ahead"),
+        (check_alpha, 2, "That should be 2"),
+        (check_alpha, 0, "the totals themselves"),
+        (check_alpha, -1, "The sign"),
+        (check_alpha, math.log(2) / math.log(13 / 4), "the length itself"),
+        (check_alpha, 0.69, "Take logarithms"),
+        (check_alpha, 0.5, "Turned round"),
+        (check_alpha, 3, "At 3 the scores are"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):
@@ -98,6 +160,8 @@ def test_wrong_answers_are_named(check, answer, key):
     assert key in verdict.message
 
 
-@pytest.mark.parametrize("check", [check_loop, check_score, check_positions])
+@pytest.mark.parametrize(
+    "check", [check_loop, check_score, check_positions, check_top_k, check_alpha]
+)
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"

@@ -1,0 +1,123 @@
+"""What a wide beam finds in an unsure model, with and without a length penalty.
+
+    python benchmarks/beam.py            # seeds 0, 1, 2: ten minutes on one core
+    python benchmarks/beam.py --seeds 0
+
+Each model learns the phrasebook from a fifth of its sentences, read once, and then
+translates held-out ones with beams of 1 to 32. Chapter 13 draws its figure from
+benchmarks/results/beam.json, which this writes.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from transformer.data import BOS, EOS  # noqa: E402
+from transformer.decoding import beam_search  # noqa: E402
+from transformer.model import Transformer  # noqa: E402
+from transformer.training import (  # noqa: E402
+    Recipe,
+    phrasebook_examples,
+    phrasebook_model,
+    train,
+)
+
+RESULTS = ROOT / "benchmarks" / "results" / "beam.json"
+SENTENCES, TESTS = 10_000, 300
+BEAM_SIZES, PENALTIES = (1, 2, 4, 8, 16, 32), (0.0, 0.6)
+LONGEST = 31  # the end needs the last of the model's 32 positions
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+@torch.inference_mode()
+def log_probability(model: Transformer, source: list[int], target: list[int]) -> float:
+    """What the model thinks of a whole translation, its end included."""
+    logits = model(torch.tensor([source]), torch.tensor([[BOS, *target]]))[0]
+    chances = logits.log_softmax(dim=-1)
+    return chances.gather(1, torch.tensor([*target, EOS])[:, None]).sum().item()
+
+
+def measure(model: Transformer, examples: list, size: int, alpha: float) -> dict:
+    """One beam size and penalty, over all the examples."""
+    sources = [source for source, _ in examples]
+    found = beam_search(model, sources, LONGEST, size, alpha)
+    targets = [target for _, target in examples]
+    pairs = list(zip(found, targets, strict=True))
+    totals = [
+        log_probability(model, source, ids)
+        for source, ids in zip(sources, found, strict=True)
+    ]
+    return {
+        "beam_size": size,
+        "length_penalty": alpha,
+        "exact": sum(ours == target for ours, target in pairs) / len(pairs),
+        "length": sum(map(len, found)) / sum(map(len, targets)),
+        "log_probability": sum(totals) / len(totals),
+        "empty": sum(not ids for ids in found),
+        "cut": sum(len(ids) == LONGEST for ids in found),
+    }
+
+
+def main() -> None:
+    """Train, search, write."""
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    seeds = ask.parse_args().seeds
+    torch.set_num_threads(1)
+    examples = phrasebook_examples(TESTS, seed=13, held_out=True)
+    runs, started = [], time.perf_counter()
+    for done, seed in enumerate(seeds):
+        model = phrasebook_model(seed)
+        recipe = Recipe(epochs=1, warmup=100)
+        for now in train(model, phrasebook_examples(SENTENCES, seed), recipe, seed):
+            if now.step % 50 == 0:
+                print(f"seed {seed}: {now.seconds_left:.0f} s of training left")
+        for size in BEAM_SIZES:
+            for alpha in PENALTIES:
+                run = {"seed": seed, **measure(model, examples, size, alpha)}
+                runs.append(run)
+                print(json.dumps(run))
+        spent = (time.perf_counter() - started) / 60
+        left = spent / (done + 1) * (len(seeds) - done - 1)
+        print(f"seed {seed} is done; about {left:.0f} minutes left", flush=True)
+    made = {
+        "command": "python benchmarks/beam.py",
+        "date": datetime.date.today().isoformat(),
+        "processor": processor(),
+        "threads": 1,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "minutes": round((time.perf_counter() - started) / 60, 1),
+    }
+    stored = {
+        "made": made,
+        "sentences": SENTENCES,
+        "tests": TESTS,
+        "beam_sizes": BEAM_SIZES,
+        "runs": runs,
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {RESULTS.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
