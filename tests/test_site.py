@@ -366,3 +366,41 @@ def test_claims_and_library_code_are_marked(home: str, page: Page) -> None:
     assert "checked" in claim.evaluate(label)
     library = page.locator("div.cell.tag_export > div.cell_input").first
     assert "transformer/attention.py" in library.evaluate(label)
+
+
+def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> None:
+    address = f"{home}/book/13-decoding.html"
+    page.goto(address)
+    tree = page.locator(".beamtree")
+    say, slider = tree.locator("[aria-live]"), tree.locator("input")
+    on_the_way = tree.locator("svg g.beam-on")
+    turns = int(slider.get_attribute("max") or 0)
+    assert "this is the answer" in say.inner_text()
+    assert on_the_way.count() == turns
+    tree.locator(".beam-grid").focus()
+    for _ in range(2 * turns):
+        page.keyboard.press("ArrowUp")
+    assert say.inner_text().startswith("“bos” → ")
+    assert on_the_way.count() == 1
+    first = say.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert say.inner_text() != first
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert say.inner_text() == first
+    page.keyboard.press("ArrowDown")
+    assert on_the_way.count() == 2
+    slider.focus()
+    for _ in range(turns):
+        page.keyboard.press("ArrowLeft")
+    assert tree.locator("svg g.beam-node:visible").count() == 5
+    assert slider.input_value() == "1"
+    tree.locator("svg g.beam-node").nth(3).hover()
+    assert "Dropped" in say.inner_text()
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(address)
+    tree = plain.locator(".beamtree")
+    assert tree.locator("svg g.beam-node").last.is_visible()
+    assert "this is the answer" in tree.locator(".beam-say").inner_text()
+    assert not tree.locator("input").is_visible()
+    plain.close()
