@@ -1,35 +1,11 @@
 """Checks for the exercises of chapter 01, Why look at every word at once?"""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, wrong
-
-
-def _near(answer: Any, other: Tensor) -> bool:
-    """Whether an answer is a tensor of the same shape and nearly the same numbers."""
-    return (
-        isinstance(answer, Tensor)
-        and answer.shape == other.shape
-        and torch.allclose(answer.double(), other.double(), atol=1e-4, rtol=1e-4)
-    )
-
-
-def _explain(answer: Any, expected: Tensor, mistakes: dict[str, Tensor]) -> str:
-    """The message of the mistake that gives this answer, else how far off it is."""
-    if not isinstance(answer, Tensor):
-        return f"Give back a tensor, not a {type(answer).__name__}."
-    for message, result in mistakes.items():
-        if _near(answer, result):
-            return message
-    if answer.shape != expected.shape:
-        got, wanted = tuple(answer.shape), tuple(expected.shape)
-        return f"The shape is {got}; it should be {wanted}."
-    gap = (answer.double() - expected.double()).abs().max().item()
-    return f"The numbers are off by up to {gap:.2g}."
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
 
 
 def _read(inputs: Tensor, w: Tensor, u: Tensor, start: float = 0.0) -> Tensor:
@@ -71,8 +47,8 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
         ),
     }
     result = answer(inputs, w, u)
-    if not _near(result, expected):
-        return wrong(_explain(result, expected, mistakes))
+    if not near(result, expected):
+        return wrong(explain(result, expected, mistakes))
     return right("Four words, one after another, in one vector of three numbers.")
 
 
@@ -109,8 +85,8 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             ),
         }
         result = answer(scores, memory)
-        if not _near(result, expected):
-            return wrong(_explain(result, expected, mistakes))
+        if not near(result, expected):
+            return wrong(explain(result, expected, mistakes))
     return right("One vector from many, each by its weight.")
 
 
@@ -130,4 +106,77 @@ def check_layers(answer: float) -> Verdict:
     }
     return wrong(
         mistakes.get(int(answer), "How many words further back does each layer reach?")
+    )
+
+
+@exercise
+def check_additive(answer: Callable[..., Tensor]) -> Verdict:
+    """Additive attention's scores: v · tanh(W s + U h), one for each memory vector."""
+    g = torch.Generator().manual_seed(0)
+    w, u = torch.randn(3, 5, generator=g), torch.randn(4, 5, generator=g)
+    v = torch.randn(5, generator=g)
+    for length in (6, 2):
+        state = torch.randn(3, generator=g)
+        memory = torch.randn(length, 4, generator=g)
+        asked, offered = state @ w, memory @ u
+        expected = torch.tanh(asked + offered) @ v
+        mistakes = {
+            "The tanh is missing: without it the state adds the same to every score, "
+            "and has no say.": (asked + offered) @ v,
+            "The state takes no part: add it to every row inside the tanh.": (
+                torch.tanh(offered) @ v
+            ),
+            "One tanh around the sum of both, not a tanh for each.": (
+                torch.tanh(asked) + torch.tanh(offered)
+            )
+            @ v,
+            "That is before v: five numbers for each memory vector, not one score.": (
+                torch.tanh(asked + offered)
+            ),
+            "You added the five numbers up: weigh them by v.": (
+                torch.tanh(asked + offered).sum(-1)
+            ),
+            "Those are the weights: scores come before the softmax.": (
+                expected.softmax(0)
+            ),
+            "That is a product of state and memory. Additive attention adds them.": (
+                (asked * offered) @ v
+            ),
+            "The tanh comes before v, not after.": torch.tanh((asked + offered) @ v),
+        }
+        result = answer(state, memory, w, u, v)
+        if not near(result, expected):
+            return wrong(explain(result, expected, mistakes))
+    return right("A score for each memory vector, for memories of any length.")
+
+
+@exercise
+def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict:
+    """d(last state) / d(first state) of a reader of one number."""
+    for u, states in ((0.5, (0.8, -0.4, 0.6, 0.2)), (2.0, (0.3, 0.1, -0.2))):
+        h = torch.tensor(states)
+        slopes = 1 - h**2
+        expected = (u * slopes[1:]).prod()
+        mistakes = {
+            "One factor too many: the nudge starts at the first state.": (
+                (u * slopes).prod()
+            ),
+            "The first word's own slope has no part, the last word's has.": (
+                (u * slopes[:-1]).prod()
+            ),
+            "Each step multiplies by u as well.": slopes[1:].prod(),
+            "Each step multiplies by the slope of tanh as well, 1 - h².": (
+                torch.tensor(u ** (len(h) - 1))
+            ),
+            "The factors multiply; you added them.": (u * slopes[1:]).sum(),
+            "The slope of tanh is 1 - h², with a square.": (u * (1 - h[1:])).prod(),
+            "u is there once a step, not once in all.": u * slopes[1:].prod(),
+            "That multiplies the states. Multiply slopes, 1 - h².": (u * h[1:]).prod(),
+            "Those are the factors: multiply them.": u * slopes[1:],
+        }
+        result = torch.as_tensor(answer(h, u), dtype=torch.float32)
+        if not near(result, expected):
+            return wrong(explain(result, expected, mistakes))
+    return right(
+        "A factor for each step; below one they vanish, above one they explode."
     )

@@ -1,9 +1,17 @@
 """Chapter 01's exercises: the answer is right, likely mistakes are named."""
 
+import math
+
 import pytest
 import torch
 
-from bookkit.checks.why_attention import check_context, check_last_state, check_layers
+from bookkit.checks.why_attention import (
+    check_additive,
+    check_context,
+    check_gradient,
+    check_last_state,
+    check_layers,
+)
 
 
 def read(inputs, w, u, start=0.0, bend=torch.tanh):
@@ -27,6 +35,9 @@ RIGHT = [
     (check_context, lambda s, m: (s.softmax(0)[:, None] * m).sum(0)),
     (check_layers, 16),
     (check_layers, 16.0),
+    (check_additive, lambda s, m, w, u, v: torch.tanh(s @ w + m @ u) @ v),
+    (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).prod()),
+    (check_gradient, lambda h, u: math.prod(u * (1 - x * x) for x in h[1:].tolist())),
 ]
 
 WRONG = [
@@ -52,11 +63,37 @@ WRONG = [
     (check_layers, 32, "width 3"),
     (check_layers, 1, "attention"),
     (check_layers, 100, "How many words further"),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u) @ v, "tanh is missing"),
+    (check_additive, lambda s, m, w, u, v: (m @ u).tanh() @ v, "takes no part"),
+    (
+        check_additive,
+        lambda s, m, w, u, v: ((s @ w).tanh() + (m @ u).tanh()) @ v,
+        "One tanh around the sum",
+    ),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh(), "before v"),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh().sum(-1), "by v"),
+    (
+        check_additive,
+        lambda s, m, w, u, v: ((s @ w + m @ u).tanh() @ v).softmax(0),
+        "before the softmax",
+    ),
+    (check_additive, lambda s, m, w, u, v: (s @ w * (m @ u)) @ v, "adds them"),
+    (check_additive, lambda s, m, w, u, v: ((s @ w + m @ u) @ v).tanh(), "not after"),
+    (check_additive, lambda s, m, w, u, v: s @ m, "raised RuntimeError"),
+    (check_gradient, lambda h, u: (u * (1 - h**2)).prod(), "One factor too many"),
+    (check_gradient, lambda h, u: (u * (1 - h[:-1] ** 2)).prod(), "last word's has"),
+    (check_gradient, lambda h, u: (1 - h[1:] ** 2).prod(), "by u as well"),
+    (check_gradient, lambda h, u: u ** (len(h) - 1), "slope of tanh as well"),
+    (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).sum(), "you added"),
+    (check_gradient, lambda h, u: (u * (1 - h[1:])).prod(), "with a square"),
+    (check_gradient, lambda h, u: u * (1 - h[1:] ** 2).prod(), "once in all"),
+    (check_gradient, lambda h, u: (u * h[1:]).prod(), "multiplies the states"),
+    (check_gradient, lambda h, u: u * (1 - h[1:] ** 2), "multiply them"),
 ]
 
 UNANSWERED = [
     (check, answer)
-    for check in (check_last_state, check_context)
+    for check in (check_last_state, check_context, check_additive, check_gradient)
     for answer in (..., None, lambda *_: ...)
 ] + [(check_layers, ...), (check_layers, None)]
 

@@ -1,0 +1,129 @@
+"""Recall and translation at equal budget: the stored run that chapter 01 draws.
+
+    python benchmarks/why_attention.py              # seeds 0, 1 and 2
+    python benchmarks/why_attention.py --seeds 0
+
+It runs the chapter's own cells, those tagged `recall` and `translator`, with more
+distances, seeds and steps than a page has time for: about half an hour on one core.
+Every finished run is kept at once in benchmarks/results/why_attention.json, and a run
+that is there already is not made again: stop it and start it as you like.
+"""
+
+import argparse
+import contextlib
+import datetime
+import io
+import json
+import os
+import platform
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTER = ROOT / "book" / "01-why-attention.md"
+RESULTS = ROOT / "benchmarks" / "results" / "why_attention.json"
+
+DISTANCES = [2, 4, 8, 12, 16, 24, 32]
+FAR = ["RNN", "GRU", "LSTM", "LSTM, held open", "convolutions", "attention"]
+LAST = ["RNN", "GRU", "LSTM", "convolutions", "attention"]
+LETTERS_READ = 16
+FAR_STEPS, LAST_STEPS = 1000, 2000
+TRANSLATORS = {  # size, looks back, steps
+    "with attention": (20, True, 500),
+    "without": (22, False, 500),
+    "without, six times": (22, False, 3000),
+}
+
+
+def chapter_cells(tag: str) -> dict[str, Any]:
+    """What the chapter's cells with this tag define."""
+    names: dict[str, Any] = {"random": random, "torch": torch}
+    names |= {"nn": torch.nn, "F": torch.nn.functional}
+    for cell in jupytext.read(CHAPTER, fmt="md:myst").cells:
+        if tag in cell.metadata.get("tags", []):
+            exec(compile(cell.source, str(CHAPTER), "exec"), names)
+    return names
+
+
+def settings() -> dict[str, Any]:
+    """Where and how these numbers were made."""
+    return {
+        "command": "python benchmarks/why_attention.py",
+        "date": datetime.date.today().isoformat(),
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, one thread used",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "parameters": 6000,
+        "steps": {"far": FAR_STEPS, "last": LAST_STEPS},
+    }
+
+
+def main() -> None:
+    """Make the runs that are missing, one after another."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    seeds = parser.parse_args().seeds
+    torch.set_num_threads(1)
+
+    recall = chapter_cells("recall")
+    with contextlib.redirect_stdout(io.StringIO()):  # the chapter's examples
+        translation = chapter_cells("translator")
+
+    jobs: dict[str, Any] = {}
+
+    def far(kind: str, distance: int, seed: int) -> Any:
+        return recall["learn"](kind, distance, True, seed, FAR_STEPS)
+
+    def last(kind: str, seed: int) -> Any:
+        return recall["learn"](kind, LETTERS_READ, False, seed, LAST_STEPS)
+
+    def translate(name: str, seed: int) -> Any:
+        size, looks_back, steps = TRANSLATORS[name]
+        network = translation["train_translator"](size, looks_back, seed, steps)
+        exams = [translation["exam"](network, clauses) for clauses in range(1, 6)]
+        words, chains, looks = zip(*exams, strict=True)
+        parameters = sum(p.numel() for p in network.parameters())
+        made = {"words": words, "chains": chains, "parameters": parameters}
+        return {**made, "looks": looks} if looks_back else made
+
+    for seed in seeds:
+        for name in TRANSLATORS:
+            jobs[f"translator/{name}/{seed}"] = (translate, name, seed)
+        for kind in LAST:
+            jobs[f"last/{kind}/{seed}"] = (last, kind, seed)
+        for distance in DISTANCES:
+            for kind in FAR:
+                jobs[f"far/{kind}/{distance}/{seed}"] = (far, kind, distance, seed)
+
+    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}
+    missing = [job for job in jobs if job not in stored["runs"]]
+    begun = time.monotonic()
+    for number, job in enumerate(missing):
+        function, *arguments = jobs[job]
+        made = function(*arguments)
+        stored = {"settings": settings(), "runs": {**stored["runs"], job: made}}
+        partial = RESULTS.with_suffix(".part")
+        partial.write_text(json.dumps(rounded(stored), indent=1) + "\n")
+        partial.replace(RESULTS)
+        passed = time.monotonic() - begun
+        left = passed / (number + 1) * (len(missing) - number - 1)
+        print(f"{number + 1}/{len(missing)} {job}: about {left / 60:.0f} min left")
+        sys.stdout.flush()
+
+
+def rounded(value: Any) -> Any:
+    """The same, floats to four decimals."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
