@@ -24,18 +24,18 @@ __all__ = [
     "EOS",
     "SPECIAL_SYMBOLS",
     "Vocabulary",
+    "pad",
+    "Example",
+    "Batch",
+    "make_batch",
     "Pair",
     "count_sentences",
+    "vocabularies",
+    "to_examples",
     "sample_pairs",
     "HELD_OUT",
     "root_words",
     "is_held_out",
-    "vocabularies",
-    "Example",
-    "to_examples",
-    "pad",
-    "Batch",
-    "make_batch",
     "batches_by_tokens",
 ]
 
@@ -153,6 +153,42 @@ class Vocabulary:
         )
 
 
+def pad(
+    sequences: Sequence[Sequence[int]], pad_id: int = PAD
+) -> Int[Tensor, "batch length"]:
+    """Set sequences of ids under each other, filled up to the longest.
+
+    Raises:
+        ValueError: for no sequence at all, or only empty ones.
+    """
+    longest = max(map(len, sequences), default=0)
+    if not longest:
+        raise ValueError(f"a batch needs ids, got {len(sequences)} sequences without")
+    return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sequences])
+
+
+Example = tuple[list[int], list[int]]  # ids of a source and of its target
+
+
+class Batch(NamedTuple):
+    """Sources, the targets as the decoder is given them, and as it should go on."""
+
+    source: Int[Tensor, "batch source"]
+    given: Int[Tensor, "batch target"]
+    wanted: Int[Tensor, "batch target"]
+
+
+def make_batch(examples: Sequence[Example]) -> Batch:
+    """Pad the examples, and shift the targets: given begins with BOS, wanted ends EOS.
+
+    Raises:
+        ValueError: for no examples, or sources that are all empty.
+    """
+    source = pad([source for source, _ in examples])
+    target = pad([[BOS, *target, EOS] for _, target in examples])
+    return Batch(source, target[:, :-1], target[:, 1:])
+
+
 class _Noun(NamedTuple):
     """A noun, its gender (m or f), its translation and the colours it may have."""
 
@@ -227,8 +263,6 @@ _PEOPLE = (
 )
 _WOMEN = ("Jane", "Marie", "Alice")
 _MEN = ("Paul", "Luc", "Hugo")
-
-
 _SIZES = (
     _Adjective("petit", "petite", "small"),
     _Adjective("grand", "grande", "big"),
@@ -250,8 +284,6 @@ _MOODS = (
     _Adjective("malade", "malade", "ill"),
     _Adjective("fatigué", "fatiguée", "tired"),
 )
-
-
 _PLACES = (
     _Place("France", "la", "France"),
     _Place("Canada", "le", "Canada"),
@@ -297,14 +329,11 @@ _DAYS = {
     "samedi": "Saturday",
     "dimanche": "Sunday",
 }
-
-
 _BE = ("suis", "es", "est", "sommes", "êtes", "sont")
 _GO = ("vais", "vas", "va", "allons", "allez", "vont")
 _HAVE = ("ai", "as", "a", "avons", "avez", "ont")
 _SELL = ("vends", "vends", "vend", "vendons", "vendez", "vendent")
 _WANT = ("veux", "veux", "veut", "voulons", "voulez", "veulent")
-
 _VISITING = (
     _Verb(_regular("visit"), "visit", "month season summers day"),
     _Verb(_regular("aim"), "like", "month season"),
@@ -337,6 +366,13 @@ _HANDLING = (
     _Verb(_regular("dessin"), "draw", "month season summers mondays", _ALL),
     _Verb(_regular("lav"), "wash", "month mondays day", "definite possessive number"),
 )
+
+
+class Pair(NamedTuple):
+    """Some French words and their translation: a whole sentence or a part of one."""
+
+    french: tuple[str, ...]
+    english: tuple[str, ...]
 
 
 _VOWELS = tuple("aeéêhioôuAEÉIO")  # h is silent in every word here that it begins
@@ -384,13 +420,6 @@ def _agree(
         return adjective.before_vowel or adjective.masculine
     one = adjective.masculine if gender == "m" else adjective.feminine
     return _french_plural(one) if plural else one
-
-
-class Pair(NamedTuple):
-    """Some French words and their translation: a whole sentence or a part of one."""
-
-    french: tuple[str, ...]
-    english: tuple[str, ...]
 
 
 class _Determiner(NamedTuple):
@@ -565,47 +594,6 @@ _TIMES = {
 }
 
 
-@functools.cache
-def _times(kinds: str, negative: bool) -> tuple[_Time | None, ...]:
-    """The times of some kinds, last or first, or none at all.
-
-    A sentence that denies does not open with *chaque*.
-    """
-    words = [pair for kind in kinds.split() for pair in _TIMES[kind]]
-    last = [_Time(pair) for pair in words]
-    first = [
-        _Time(pair, first=True)
-        for pair in words
-        if not (negative and pair.french[0] == "chaque")
-    ]
-    return (None, *last, *first)
-
-
-@functools.cache
-def _determiners(
-    kinds: str, negative: bool, subject: _Subject
-) -> tuple[_Determiner, ...]:
-    """What may open the object of a sentence.
-
-    *Son* belongs to the subject; nobody who says *tu* goes on to say *votre*.
-    """
-    found: list[_Determiner] = []
-    for kind in kinds.split():
-        if kind == "definite":
-            found += _DEFINITE
-        elif kind == "indefinite":
-            found += _NOT_ANY if negative else _INDEFINITE
-        elif kind == "number" and not negative:
-            found += _NUMBERS
-        elif kind == "possessive":
-            found += _MY + _OUR + _THEIRS.get(subject.owner, ())
-            if not {"vous", "votre", "vos"} & set(subject.words.french):
-                found += _YOUR
-            if not {"tu", "ton", "ta", "tes"} & set(subject.words.french):
-                found += _YOUR_POLITE
-    return tuple(found)
-
-
 def _sentence(parts: Iterable[Pair], time: _Time | None = None) -> Pair:
     """Set parts side by side in both languages, the time where it belongs."""
     parts = list(parts)
@@ -693,6 +681,47 @@ class _Frame(NamedTuple):
         return self.say(*chosen)
 
 
+@functools.cache
+def _times(kinds: str, negative: bool) -> tuple[_Time | None, ...]:
+    """The times of some kinds, last or first, or none at all.
+
+    A sentence that denies does not open with *chaque*.
+    """
+    words = [pair for kind in kinds.split() for pair in _TIMES[kind]]
+    last = [_Time(pair) for pair in words]
+    first = [
+        _Time(pair, first=True)
+        for pair in words
+        if not (negative and pair.french[0] == "chaque")
+    ]
+    return (None, *last, *first)
+
+
+@functools.cache
+def _determiners(
+    kinds: str, negative: bool, subject: _Subject
+) -> tuple[_Determiner, ...]:
+    """What may open the object of a sentence.
+
+    *Son* belongs to the subject; nobody who says *tu* goes on to say *votre*.
+    """
+    found: list[_Determiner] = []
+    for kind in kinds.split():
+        if kind == "definite":
+            found += _DEFINITE
+        elif kind == "indefinite":
+            found += _NOT_ANY if negative else _INDEFINITE
+        elif kind == "number" and not negative:
+            found += _NUMBERS
+        elif kind == "possessive":
+            found += _MY + _OUR + _THEIRS.get(subject.owner, ())
+            if not {"vous", "votre", "vos"} & set(subject.words.french):
+                found += _YOUR
+            if not {"tu", "ton", "ta", "tes"} & set(subject.words.french):
+                found += _YOUR_POLITE
+    return tuple(found)
+
+
 def _place_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
     """Somebody visits or stays somewhere."""
     cities = [place for place in _PLACES if not place.article]
@@ -766,6 +795,28 @@ def _frames() -> dict[tuple[str, str], list[_Frame]]:
 def count_sentences() -> int:
     """How many different French sentences the grammar makes."""
     return sum(frame.total() for group in _frames().values() for frame in group)
+
+
+@functools.cache
+def vocabularies() -> tuple[Vocabulary, Vocabulary]:
+    """All French and all English words of the grammar: each frame is filled once."""
+    rng = random.Random(0)
+    pairs = [frame.fill(rng) for group in _frames().values() for frame in group]
+    return (
+        Vocabulary(sorted({word for pair in pairs for word in pair.french})),
+        Vocabulary(sorted({word for pair in pairs for word in pair.english})),
+    )
+
+
+def to_examples(
+    pairs: Iterable[Pair], french: Vocabulary, english: Vocabulary
+) -> list[Example]:
+    """Sentences as ids, ready for `make_batch`.
+
+    Raises:
+        ValueError: naming a word that a vocabulary does not have.
+    """
+    return [(french.encode(one), english.encode(other)) for one, other in pairs]
 
 
 _SHARES = {"place": 3, "object": 6, "mood": 1, "look": 4}
@@ -843,64 +894,6 @@ def is_held_out(french: Iterable[str]) -> bool:
         for index, one in enumerate(roots)
         for other in roots[:index]
     )
-
-
-@functools.cache
-def vocabularies() -> tuple[Vocabulary, Vocabulary]:
-    """All French and all English words of the grammar: each frame is filled once."""
-    rng = random.Random(0)
-    pairs = [frame.fill(rng) for group in _frames().values() for frame in group]
-    return (
-        Vocabulary(sorted({word for pair in pairs for word in pair.french})),
-        Vocabulary(sorted({word for pair in pairs for word in pair.english})),
-    )
-
-
-Example = tuple[list[int], list[int]]  # ids of a source and of its target
-
-
-def to_examples(
-    pairs: Iterable[Pair], french: Vocabulary, english: Vocabulary
-) -> list[Example]:
-    """Sentences as ids, ready for `make_batch`.
-
-    Raises:
-        ValueError: naming a word that a vocabulary does not have.
-    """
-    return [(french.encode(one), english.encode(other)) for one, other in pairs]
-
-
-def pad(
-    sequences: Sequence[Sequence[int]], pad_id: int = PAD
-) -> Int[Tensor, "batch length"]:
-    """Set sequences of ids under each other, filled up to the longest.
-
-    Raises:
-        ValueError: for no sequence at all, or only empty ones.
-    """
-    longest = max(map(len, sequences), default=0)
-    if not longest:
-        raise ValueError(f"a batch needs ids, got {len(sequences)} sequences without")
-    return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sequences])
-
-
-class Batch(NamedTuple):
-    """Sources, the targets as the decoder is given them, and as it should go on."""
-
-    source: Int[Tensor, "batch source"]
-    given: Int[Tensor, "batch target"]
-    wanted: Int[Tensor, "batch target"]
-
-
-def make_batch(examples: Sequence[Example]) -> Batch:
-    """Pad the examples, and shift the targets: given begins with BOS, wanted ends EOS.
-
-    Raises:
-        ValueError: for no examples, or sources that are all empty.
-    """
-    source = pad([source for source, _ in examples])
-    target = pad([[BOS, *target, EOS] for _, target in examples])
-    return Batch(source, target[:, :-1], target[:, 1:])
 
 
 def batches_by_tokens(

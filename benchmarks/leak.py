@@ -1,0 +1,129 @@
+"""What a careless split gives away: one model, two ways to put sentences aside.
+
+    python benchmarks/leak.py                    # all sizes, seeds 0, 1 and 2
+    python benchmarks/leak.py --sizes 1000 --seeds 0
+
+Each run trains the phrasebook's model on some sentences, drawn either carelessly (any
+of the grammar) or carefully (none with a held-out combination). Both are examined on
+the same sentences with held-out combinations, none of which either has read, and on
+sentences drawn as their own were. One thread, ten minutes in all on one free core.
+A finished run is kept at once in benchmarks/results/leak.json and not made again.
+Chapter 11 draws a figure from that file.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from transformer.data import sample_pairs, to_examples, vocabularies  # noqa: E402
+from transformer.training import (  # noqa: E402
+    Recipe,
+    exact_match,
+    phrasebook_model,
+    train,
+)
+
+RESULTS = ROOT / "benchmarks" / "results" / "leak.json"
+SIZES = (300, 1000, 3000, 10_000)
+SPLITS = {"careless": None, "careful": False}
+READ = 40_000  # sentences read in all, however many different ones there are
+EXAM = 1000
+
+
+def run(split: str, size: int, seed: int) -> dict:
+    """Train once; two shares of exact translations, and what it took."""
+    pool = sample_pairs(size + 2 * EXAM, seed=100 + seed, held_out=SPLITS[split])
+    exam = sample_pairs(EXAM, seed=200 + seed, held_out=True)
+    asked = set(exam)
+    pool = [pair for pair in pool if pair not in asked]
+    own_test, lessons = pool[:EXAM], pool[EXAM : EXAM + size]
+    started = time.process_time()
+    model = phrasebook_model(seed)
+    recipe = Recipe(epochs=READ // size)
+    steps = sum(1 for _ in train(model, examples(lessons), recipe, seed))
+    return {
+        "own_test": round(exact_match(model, examples(own_test)), 4),
+        "held_out": round(exact_match(model, examples(exam)), 4),
+        "steps": steps,
+        "seconds": round(time.process_time() - started, 1),
+    }
+
+
+def examples(pairs: list) -> list:
+    """Sentences as ids."""
+    return to_examples(pairs, *vocabularies())
+
+
+def hardware() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        names = [line for line in text.splitlines() if line.startswith("model name")]
+        return names[0].split(":", 1)[1].strip()
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
+
+
+def keep(path: Path, found: dict) -> None:
+    """Write the file whole, or leave the old one."""
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def main() -> None:
+    """Make the runs that are asked for and not yet there."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    choice = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict = {"runs": {}}
+    if choice.out.exists():
+        found = json.loads(choice.out.read_text(encoding="utf-8"))
+    found |= {
+        "command": "python benchmarks/leak.py",
+        "date": datetime.date.today().isoformat(),
+        "hardware": f"{hardware()}, one thread",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "sentences_read": READ,
+        "examined_on": EXAM,
+    }
+    choice.out.parent.mkdir(parents=True, exist_ok=True)
+    wanted = [
+        f"{split} {size} {seed}"
+        for seed in choice.seeds
+        for size in choice.sizes
+        for split in SPLITS
+    ]
+    todo = [name for name in wanted if name not in found["runs"]]
+    print(f"{len(wanted) - len(todo)} of {len(wanted)} runs are there already")
+    started = time.monotonic()
+    for done, name in enumerate(todo, start=1):
+        split, size, seed = name.split()
+        result = run(split, int(size), int(seed))
+        found["runs"][name] = result
+        keep(choice.out, found)
+        left = (time.monotonic() - started) / done * (len(todo) - done)
+        print(
+            f"{done:3}/{len(todo)}  {split:8} {size:>6} sentences, seed {seed}   "
+            f"own test {result['own_test']:6.1%}   "
+            f"held out {result['held_out']:6.1%}   "
+            f"about {left / 60:.0f} min left",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
