@@ -357,10 +357,10 @@ def beam_search(
     def worth(beginning: Beginning) -> float:
         return penalised(beginning.total, len(beginning.said) - 1, length_penalty)
 
-    cut: list[list[Beginning]] = [[] for _ in source_ids]
-    for beginning in alive:
-        cut[beginning.speaker].append(beginning)
-    answers = [max(a or b, key=worth).said for a, b in zip(ended, cut, strict=True)]
+    for beginning in alive:  # cut, the best first: they count where nothing has ended
+        if not ended[beginning.speaker]:
+            ended[beginning.speaker].append(beginning)
+    answers = [max(found, key=worth).said for found in ended]
     return [[index for index in ids if index not in (bos, eos)] for ids in answers]
 
 
