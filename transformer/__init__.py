@@ -20,9 +20,17 @@ from transformer.data import (
     vocabularies,
 )
 from transformer.decoder import Decoder, DecoderLayer
-from transformer.decoding import Translator, greedy_search
+from transformer.decoding import Translator, beam_search, greedy_search, sample
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
+from transformer.maps import (
+    AttentionMaps,
+    Head,
+    all_heads,
+    attention_maps,
+    attentions,
+    switched_off,
+)
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig, from_torch, to_torch
 from transformer.multi_head import KeysValues, MultiHeadAttention
@@ -40,12 +48,14 @@ from transformer.training import (
 )
 
 __all__ = [
+    "AttentionMaps",
     "Batch",
     "Decoder",
     "DecoderLayer",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "Head",
     "KeysValues",
     "MultiHeadAttention",
     "PositionalEncoding",
@@ -57,8 +67,12 @@ __all__ = [
     "TransformerConfig",
     "Translator",
     "Vocabulary",
+    "all_heads",
+    "attention_maps",
     "attention_weights",
+    "attentions",
     "batches_by_tokens",
+    "beam_search",
     "causal_mask",
     "count_sentences",
     "detokenize",
@@ -72,9 +86,11 @@ __all__ = [
     "padding_mask",
     "phrasebook_examples",
     "phrasebook_model",
+    "sample",
     "sample_pairs",
     "scaled_dot_product_attention",
     "sinusoids",
+    "switched_off",
     "to_examples",
     "to_torch",
     "tokenize",

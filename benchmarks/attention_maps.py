@@ -1,0 +1,208 @@
+"""Is it one model's habit? Chapter 14's measures, on models trained from other seeds.
+
+    python benchmarks/attention_maps.py                # the shipped one, seeds 1, 2, 3
+    python benchmarks/attention_maps.py --models DIR   # keep what was trained in DIR
+
+One thread; each seed trains the shipped recipe (about a minute on one free core) and is
+measured in a few seconds. The measures are the chapter's own: its cells tagged
+`measure` are run here. Every finished model is kept at once in
+benchmarks/results/attention_maps.json; one that is there already is not made again.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from transformer import (  # noqa: E402
+    Head,
+    Translator,
+    all_heads,
+    attention_maps,
+    exact_match,
+    make_batch,
+    padding_mask,
+    phrasebook_examples,
+    phrasebook_model,
+    sample_pairs,
+    switched_off,
+    to_examples,
+    train,
+    vocabularies,
+)
+from transformer.data import PAD  # noqa: E402
+
+CHAPTER = ROOT / "book" / "14-attention-maps.md"
+RESULTS = ROOT / "benchmarks" / "results" / "attention_maps.json"
+ASKS = 0.2  # a score from which on we say that a head asks
+
+
+def chapters_measures() -> dict[str, Any]:
+    """The functions in the chapter's cells tagged `measure`, and what they need."""
+    space: dict[str, Any] = {"attention_maps": attention_maps}
+    for cell in jupytext.read(CHAPTER, fmt="md:myst").cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and (not space.get("F") or "measure" in tags):
+            exec(cell.source, space)  # the first code cell holds the imports
+    return space
+
+
+def trained(seed: int, folder: Path | None) -> Translator:
+    """A translator trained by the shipped recipe from another seed."""
+    path = folder / f"seed-{seed}.safetensors" if folder else None
+    if path and path.exists():
+        return Translator.load(path)
+    model = phrasebook_model(seed)
+    for now in train(model, phrasebook_examples(), seed=seed):
+        if now.step % 100 == 0:
+            left = f"{now.seconds_left:.0f} s left"
+            print(f"  seed {seed}: step {now.step} of {now.total}, {left}", flush=True)
+    translator = Translator(model, *vocabularies())
+    if path:
+        translator.save(path)
+    return translator
+
+
+def rounded(value: Any) -> Any:
+    """Three digits are enough."""
+    if isinstance(value, torch.Tensor):
+        return rounded(value.tolist())
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def measured(translator: Translator, chapter: dict[str, Any]) -> dict[str, Any]:
+    """What the chapter measures of one model."""
+    model, words = translator.model, (translator.source, translator.target)
+    held_out = to_examples(sample_pairs(300, seed=5, held_out=True), *words)
+    sample = make_batch(to_examples(sample_pairs(200, seed=7, held_out=None), *words))
+    score = chapter["question_scores"]
+
+    trips, at = chapter["prepared"](translator, list(chapter["trips"]())[::5])
+    looks = attention_maps(model, trips.source, trips.given).encoder
+    real = trips.source != PAD
+    note = {
+        role: rounded(score(looks, real, at["where"], at[role]).max().item())
+        for role in ("who", "what", "when")
+    }
+
+    owned, at = chapter["prepared"](translator, chapter["belongings"]())
+    maps = attention_maps(model, owned.source, owned.given)
+    whose = score(maps.encoder, owned.source != PAD, at["whose"], at["who"])
+    askers = [Head("encoder", *place) for place in (whose > ASKS).nonzero().tolist()]
+
+    @torch.no_grad()
+    def told(*heads: Head, hide: str = "") -> float:
+        rows = torch.arange(len(owned.source))
+        source, shown = owned.source.clone(), padding_mask(owned.source, PAD)
+        if hide:
+            shown[rows, 0, 0, at["who"]] = False
+        if hide == "everybody":
+            source[rows, at["who"]] = PAD
+        with switched_off(model, *heads):
+            hidden = model.decode(owned.given, model.encode(source), shown)
+            logits = model.output(hidden)
+        right = chapter["told_apart"](translator, logits, owned.wanted)
+        return rounded(right.double().mean().item())
+
+    alone = {}
+    for head in all_heads(model):
+        with switched_off(model, head):
+            alone["{} {} {}".format(*head)] = [
+                rounded(exact_match(model, held_out)),
+                told(head),
+            ]
+    kept = (sample.wanted != PAD).flatten()
+    return {
+        "exact": rounded(exact_match(model, held_out)),
+        "told_apart": told(),
+        "note": note,
+        "whose": rounded(whose),
+        "askers": [list(head) for head in askers],
+        "told_apart_without_askers": told(*askers),
+        "told_apart_owner_hidden_from_decoder": told(hide="decoder"),
+        "told_apart_owner_hidden_from_everybody": told(hide="everybody"),
+        "known_of_africa": {
+            role: rounded(shares)
+            for role, shares in chapter["known_of_africa"](translator).items()
+        },
+        "without_one_head": alone,
+        "explained": {
+            name: [rounded(part.flatten()[kept].mean().item()) for part in parts]
+            for name, parts in chapter["compared"](model, sample).items()
+        },
+        "two_owners": rounded(chapter["two_owners"](translator)),
+    }
+
+
+def hardware() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        names = [line for line in text.splitlines() if line.startswith("model name")]
+        return names[0].split(":", 1)[1].strip()
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
+
+
+def keep(path: Path, found: dict[str, Any]) -> None:
+    """Write the file whole, or leave the old one."""
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def main() -> None:
+    """Measure the models that are asked for and not yet there."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--models", type=Path, help="folder to keep trained models in")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    choice = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"runs": {}}
+    if choice.out.exists():
+        found = json.loads(choice.out.read_text(encoding="utf-8"))
+    found |= {
+        "command": "python benchmarks/attention_maps.py",
+        "date": datetime.date.today().isoformat(),
+        "hardware": f"{hardware()}, one thread",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "asks_from": ASKS,
+    }
+    choice.out.parent.mkdir(parents=True, exist_ok=True)
+    chapter = chapters_measures()
+    names = ["shipped", *map(str, choice.seeds)]
+    names = [name for name in names if name not in found["runs"]]
+    started = time.monotonic()
+    for done, name in enumerate(names, start=1):
+        shipped = name == "shipped"
+        translator = (
+            Translator.phrasebook() if shipped else trained(int(name), choice.models)
+        )
+        run = found["runs"][name] = measured(translator, chapter)
+        keep(choice.out, found)
+        left = (time.monotonic() - started) / done * (len(names) - done)
+        print(
+            f"{done}/{len(names)}  {name:8} exact {run['exact']:6.1%}  "
+            f"askers {len(run['askers'])}  about {left / 60:.0f} min left",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Checks for the exercises of chapter 14, What does it look at?"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+
+
+def _some_weights(*shape: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (2 * torch.randn(*shape, generator=generator)).softmax(dim=-1)
+
+
+@exercise
+def check_score(score: Callable[..., Any]) -> Verdict:
+    """Exercise: the weight on the answer, beyond an even share."""
+    lengths = torch.tensor([4, 6, 5])
+    weights = _some_weights(3, 2, 6, 6, seed=1)
+    for sentence, length in enumerate(lengths.tolist()):
+        weights[sentence, ..., length:] = 0
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    asks, answers = torch.tensor([1, 3, 4]), torch.tensor([2, 0, 1])
+    sentences = torch.arange(3)
+    given = weights[sentences, :, asks, answers]
+    turned = weights[sentences, :, answers, asks]
+    luck = (1 / lengths)[:, None]
+    expected = (given - luck).mean(dim=0)
+    answer = score(weights, asks, answers, lengths)
+    if near(answer, expected):
+        return right("More than its share: that is a question asked.")
+    mistakes = {
+        "Rows and columns are swapped: the row belongs to the word that asks.": (
+            (turned - luck).mean(dim=0)
+        ),
+        "Nothing is taken away: an even share would already score.": given.mean(dim=0),
+        "Padding gets no weight, so an even share is one over the sentence's own "
+        "length, not over the batch's.": (given - 1 / 6).mean(dim=0),
+        "The heads are averaged: each has a score of its own.": expected.mean(),
+        "The sentences are not averaged yet: one score for each head.": given - luck,
+        "The sign is turned: more than an even share should be above zero.": -expected,
+    }
+    return wrong(explain(answer, expected, mistakes))
+
+
+def _places(values: Tensor) -> Tensor:
+    return values.argsort().argsort().double()
+
+
+def _correlation(one: Tensor, other: Tensor) -> Tensor:
+    one, other = one.double() - one.double().mean(), other.double() - other.mean()
+    return (one * other).sum() / (one.norm() * other.norm())
+
+
+@exercise
+def check_ranks(rank_correlation: Callable[[Tensor, Tensor], Any]) -> Verdict:
+    """Exercise: Spearman's rank correlation of two vectors without ties."""
+    generator = torch.Generator().manual_seed(4)
+    cases = [
+        (torch.randn(7, generator=generator).exp(), torch.randn(7, generator=generator))
+        for _ in range(3)
+    ]
+    cases.append((cases[0][0], cases[0][0] ** 3))  # one order, other distances
+
+    def of(measure: Callable[[Tensor, Tensor], Any]) -> Tensor:
+        found = [measure(one, other) for one, other in cases]
+        return torch.stack([torch.as_tensor(x).double().squeeze() for x in found])
+
+    expected = of(lambda one, other: _correlation(_places(one), _places(other)))
+    answer = of(rank_correlation)
+    if near(answer, expected):
+        return right("Only the order counts, not the distances.")
+    mistakes = {
+        "That is the correlation of the values: put their ranks in their place.": of(
+            _correlation
+        ),
+        "argsort gives the order, not the ranks: it says which value comes first, not "
+        "in which place a value comes. Sort its answer once more.": of(
+            lambda one, other: _correlation(
+                one.argsort().double(), other.argsort().double()
+            )
+        ),
+        "One of the two is ranked the other way round: the sign is turned.": -expected,
+        "The ranks are not centred: subtract their mean first.": of(
+            lambda one, other: torch.cosine_similarity(
+                _places(one) + 1, _places(other) + 1, dim=0
+            )
+        ),
+        "The ranks are not centred: subtract their mean first. ": of(
+            lambda one, other: torch.cosine_similarity(
+                _places(one), _places(other), dim=0
+            )
+        ),
+    }
+    return wrong(explain(answer, expected, mistakes))
+
+
+@exercise
+def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdict:
+    """Exercise: attention followed back through the encoder's layers."""
+    cross = _some_weights(3, 5, seed=2)
+    layers = [_some_weights(5, 5, seed=seed) for seed in (3, 4)]
+    own = torch.eye(5)
+    low, high = ((layer + own) / 2 for layer in layers)
+    expected = cross @ high @ low
+    answer = followed(cross, layers)
+    if near(answer, expected):
+        return right("From the word that is said, down to the words that were read.")
+    mistakes = {
+        "The layers are in the wrong order: the way leads down, from the highest "
+        "layer to the lowest.": cross @ low @ high,
+        "A position keeps itself, too: half its row is its own.": (
+            cross @ layers[1] @ layers[0]
+        ),
+        "The rows sum to more than one: a position counts half as itself and half as "
+        "what it attends to.": cross @ (layers[1] + own) @ (layers[0] + own),
+        "Only the highest layer is followed.": cross @ high,
+        "Only the lowest layer is followed.": cross @ low,
+        "The encoder's maps are transposed: a row says where its position reads.": (
+            cross @ high.mT @ low.mT
+        ),
+        "Nothing is followed yet: these are the weights you were given.": cross,
+    }
+    return wrong(explain(answer, expected, mistakes))
+
+
+@exercise
+def check_hidden(word: Any) -> Verdict:
+    """Exercise: what the decoder says when it may not look at the owner."""
+    said = word.strip().strip(".'\"").lower() if isinstance(word, str) else ""
+    if said == "her":
+        return right("Before anything is hidden, sa has been told whose car it is.")
+    if said == "his":
+        return wrong("The encoder has read Alice, and sa carries the answer since.")
+    if said in ("its", "the", "a", "my", "their"):
+        return wrong("It still sees sa, which is somebody's: his or her.")
+    return wrong("Type one English word, his or her, in quotes.")

@@ -1,0 +1,136 @@
+"""Made from book/14-attention-maps.md: edit the chapter, not this file."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from transformer.model import Transformer
+from transformer.multi_head import MultiHeadAttention
+
+__all__ = [
+    "attentions",
+    "AttentionMaps",
+    "attention_maps",
+    "Head",
+    "all_heads",
+    "switched_off",
+]
+
+
+def attentions(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
+    """The attention sublayers of a model by kind, each from the lowest layer up."""
+    encoder: Iterable[Any] = model.encoder.layers
+    decoder: Iterable[Any] = model.decoder.layers
+    return {
+        "encoder": [layer.self_attention for layer in encoder],
+        "masked": [layer.self_attention for layer in decoder],
+        "cross": [layer.cross_attention for layer in decoder],
+    }
+
+
+class AttentionMaps(NamedTuple):
+    """All attention weights of one run; `maps.encoder[0]` are those of one sentence.
+
+    The rows of padding are there too: what nobody reads, but the model computes.
+    """
+
+    encoder: Float[Tensor, "batch layers heads source source"]
+    masked: Float[Tensor, "batch layers heads target target"]
+    cross: Float[Tensor, "batch layers heads target source"]
+
+
+@torch.no_grad()
+def attention_maps(
+    model: Transformer,
+    source_ids: Int[Tensor, "batch source"],
+    target_ids: Int[Tensor, "batch target"],
+) -> AttentionMaps:
+    """What every head looks at while the model reads sources and is given targets.
+
+    Run as in evaluation, without dropout. The model is left as it was found.
+
+    Raises:
+        ValueError: for ids that the model refuses, or not one target for each source.
+    """
+    if len(source_ids) != len(target_ids):
+        raise ValueError(
+            "each source needs one target, "
+            f"got {len(source_ids)} sources and {len(target_ids)} targets"
+        )
+    found: dict[str, list[Tensor]] = {kind: [] for kind in AttentionMaps._fields}
+    training = {module: module.training for module in model.modules()}
+    with ExitStack() as afterwards:
+        for kind, layers in attentions(model).items():
+            for attention in layers:
+                hook = attention.register_forward_pre_hook(
+                    lambda attention, inputs, kind=kind: found[kind].append(
+                        attention.weights(inputs[0], inputs[1], *inputs[3:])
+                    )
+                )
+                afterwards.callback(hook.remove)
+        for module, mode in training.items():
+            afterwards.callback(setattr, module, "training", mode)
+        model.eval()
+        model(source_ids, target_ids)
+    return AttentionMaps(*(torch.stack(weights, 1) for weights in found.values()))
+
+
+class Head(NamedTuple):
+    """One head: its kind (encoder, masked or cross), layer and number, from 0."""
+
+    kind: str
+    layer: int
+    number: int
+
+
+def all_heads(model: Transformer) -> list[Head]:
+    """Every head of a model, encoder first, from the lowest layer up."""
+    return [
+        Head(kind, layer, number)
+        for kind, layers in attentions(model).items()
+        for layer, attention in enumerate(layers)
+        for number in range(attention.num_heads)
+    ]
+
+
+@contextmanager
+def switched_off(model: Transformer, *heads: Head) -> Iterator[None]:
+    """Silence heads inside a `with`: what they found never reaches W^O.
+
+    Raises:
+        ValueError: naming the kind, layer or number of a head that is not there.
+    """
+    with ExitStack() as afterwards:
+        for kind, layer, number in heads:
+            layers = attentions(model).get(kind)
+            if layers is None:
+                kinds = ", ".join(AttentionMaps._fields)
+                raise ValueError(f"a head's kind is one of {kinds}, got {kind!r}")
+            if layer not in range(len(layers)):
+                raise ValueError(
+                    f"{kind} attention has layers 0..{len(layers) - 1}, got {layer!r}"
+                )
+            count = layers[layer].num_heads
+            if number not in range(count):
+                raise ValueError(
+                    f"layer {layer} of {kind} attention has heads 0..{count - 1}, "
+                    f"got {number!r}"
+                )
+            hook = layers[layer].output_proj.register_forward_pre_hook(
+                _silence(number, count)
+            )
+            afterwards.callback(hook.remove)
+        yield
+
+
+def _silence(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
+    def hook(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        heads = inputs[0].unflatten(-1, (count, -1)).clone()
+        heads[..., number, :] = 0
+        return heads.flatten(-2)
+
+    return hook
