@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 import time
@@ -234,7 +235,9 @@ def hardware() -> str:
 def keep(path: Path, found: dict) -> None:
     """Write the file whole, or leave the old one."""
     beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(found, indent=1)
+    text = re.sub(r"(?<=\d),\s+(?=[\d-])", ", ", text)  # a curve is one line
+    beside.write_text(text + "\n", encoding="utf-8")
     os.replace(beside, path)
 
 

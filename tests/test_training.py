@@ -1,10 +1,21 @@
+import contextlib
 import itertools
+import json
 import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from transformer import Transformer, TransformerConfig
@@ -13,9 +24,12 @@ from transformer.training import (
     Recipe,
     exact_match,
     label_smoothed_loss,
+    load_training,
+    papers_adam,
     phrasebook_examples,
     phrasebook_model,
     plan_batches,
+    save_training,
     train,
     translated_exactly,
     warmup_rate,
@@ -265,3 +279,285 @@ def test_a_few_steps_of_the_phrasebook_reduce_its_loss():
     examples = phrasebook_examples(2000)
     losses = [now.loss for now in train(model, examples, Recipe(epochs=1, warmup=60))]
     assert losses[-1] < losses[0] - 1
+
+
+SHORT = Recipe(epochs=3, max_tokens=20, warmup=8)  # 15 steps
+
+
+def noisy_model(seed=0) -> Transformer:
+    """One whose training needs torch's random numbers, for dropout."""
+    model = small_model(seed, dropout=0.3)
+    torch.manual_seed(7)
+    return model
+
+
+def never_stopped():
+    """The weights and losses of the short run, made in one go."""
+    model = noisy_model()
+    losses = [now.loss for now in train(model, COPIES, SHORT)]
+    return weights(model), losses
+
+
+def test_a_checkpoint_changes_nothing_about_a_run(tmp_path):
+    expected, losses = never_stopped()
+    model = noisy_model()
+    path = tmp_path / "new" / "run.safetensors"
+    steps = list(train(model, COPIES, SHORT, checkpoint=path, every=4))
+    assert [now.loss for now in steps] == losses
+    assert torch.equal(weights(model), expected)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_run_stopped_after_any_step_goes_on_to_the_same_bits(tmp_path, every):
+    expected, losses = never_stopped()
+    for stop in range(1, len(losses), 2):
+        path = tmp_path / f"{stop}.safetensors"
+        first = train(noisy_model(), COPIES, SHORT, checkpoint=path, every=every)
+        assert [now.loss for now in itertools.islice(first, stop)] == losses[:stop]
+        first.close()
+        kept = stop - stop % every
+        model = noisy_model(seed=9 if kept else 0)
+        if kept:
+            torch.manual_seed(stop)  # whatever happened in between
+        rest = list(train(model, COPIES, SHORT, checkpoint=path, every=every))
+        assert [now.loss for now in rest] == losses[kept:]
+        assert [now.step for now in rest] == list(range(kept + 1, len(losses) + 1))
+        assert all(now.seconds_left >= 0 for now in rest)
+        assert torch.equal(weights(model), expected)
+        assert not model.training
+
+
+def test_a_finished_run_gives_its_weights_at_once(tmp_path):
+    path, model = tmp_path / "run.safetensors", small_model()
+    assert list(train(model, COPIES, SHORT, checkpoint=path))
+    before = path.read_bytes()
+    again = small_model(seed=3)
+    assert list(train(again, COPIES, SHORT, checkpoint=path)) == []
+    assert torch.equal(weights(again), weights(model))
+    assert path.read_bytes() == before
+
+
+NURSERY = """
+import itertools, os, sys, torch
+from safetensors import torch as _
+from transformer import Transformer, TransformerConfig, Recipe, train
+
+torch.set_num_threads(1)
+torch.optim.Adam([torch.zeros(1)])  # which imports a good deal more
+lessons = [([a, b], [b, a]) for a, b in itertools.product(range(3, 8), repeat=2)]
+recipe = Recipe(epochs=20, max_tokens=20, warmup=8)
+
+for line in sys.stdin:  # a line asks for one life; importing torch once is enough
+    run, out = line.split()
+    child = os.fork()
+    if not child:
+        torch.manual_seed(0)
+        config = TransformerConfig(9, 9, 32, 4, 1, 1, 64, 0.3, max_length=8)
+        model = Transformer(config)
+        for now in train(model, lessons, recipe, checkpoint=run, every=2):
+            print("step", now.step, repr(now.loss), flush=True)
+        model.save(out)
+        os._exit(0)
+    print("born", child, flush=True)
+    print("dead", os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.plain  # real processes: the shape checker does not reach them
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+def test_killed_again_and_again_it_ends_in_the_same_bits(tmp_path):
+    """SIGKILL at random moments: nothing of ours runs after it."""
+    root, rng = Path(__file__).resolve().parent.parent, random.Random(0)
+    nursery = subprocess.Popen(
+        [sys.executable, "-c", NURSERY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    assert nursery.stdin is not None
+    assert nursery.stdout is not None
+
+    def live(name: str, steps: int) -> tuple[int, dict[int, str]]:
+        """One life, ended soon after so many steps: how it ended, and its losses."""
+        print(tmp_path / name, tmp_path / f"{name}.model", file=nursery.stdin)
+        nursery.stdin.flush()
+        child, losses = 0, {}
+        for line in nursery.stdout:
+            what, *rest = line.split()
+            if what == "dead":
+                return int(rest[0]), losses
+            if what == "born":
+                child = int(rest[0])
+            else:
+                losses[int(rest[0])] = rest[1]
+            if child and len(losses) >= steps:
+                time.sleep(rng.uniform(0, 0.02))  # it computes, or it writes
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                child = 0
+        raise AssertionError("the nursery is gone")
+
+    try:
+        ended, expected = live("whole", 10**9)
+        assert ended == 0
+        seen: dict[int, str] = {}
+        for kills in range(20):
+            ended, losses = live("run", rng.randint(1, 8))
+            assert ended == signal.SIGKILL, kills
+            assert losses.items() <= expected.items()  # made twice, it is the same
+            seen |= losses
+        ended, losses = live("run", 10**9)
+        assert ended == 0
+        assert seen | losses == expected
+    finally:
+        nursery.kill()
+        nursery.communicate()
+    whole, resumed = (
+        Transformer.load(tmp_path / f"{n}.model") for n in ("whole", "run")
+    )
+    assert torch.equal(weights(whole), weights(resumed))
+    assert not list(tmp_path.glob("*.part"))  # what the killed left is swept away
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_disk_that_fails_costs_no_more_than_the_steps_since(
+    tmp_path, monkeypatch, failing
+):
+    expected, _ = never_stopped()
+    path = tmp_path / "run.safetensors"
+    run = train(noisy_model(), COPIES, SHORT, checkpoint=path, every=5)
+    for _ in range(9):
+        next(run)
+    before = path.read_bytes()
+
+    def full(*_) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, failing, full)
+        with pytest.raises(OSError, match="No space left"):
+            next(run)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    model = noisy_model(seed=4)
+    list(train(model, COPIES, SHORT, checkpoint=path, every=5))
+    assert torch.equal(weights(model), expected)
+
+
+def half_way(tmp_path) -> Path:
+    """A run's file after five of its steps."""
+    path = tmp_path / "run.safetensors"
+    for _ in itertools.islice(
+        train(small_model(), COPIES, SHORT, checkpoint=path, every=5), 5
+    ):
+        pass
+    return path
+
+
+def refused(path, model=None, recipe=SHORT, seed=0, lessons=COPIES) -> str:
+    """The one-line message; the model and the generator must be as they were."""
+    model = model or small_model(seed=5)
+    before, state = weights(model), torch.get_rng_state()
+    with pytest.raises(ValueError, match=r"run\.safetensors") as caught:
+        next(train(model, lessons, recipe, seed, checkpoint=path))
+    assert torch.equal(weights(model), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.plain
+def test_a_run_is_not_taken_up_by_another(tmp_path):
+    path = half_way(tmp_path)
+    assert "another run: its recipe is Recipe(epochs=3" in refused(
+        path, recipe=Recipe(epochs=4, max_tokens=20, warmup=8)
+    )
+    assert "its seed is 0, here 1" in refused(path, seed=1)
+    assert "its lessons is" in refused(path, lessons=COPIES[1:])
+    assert "its config is" in refused(path, model=small_model(d_ff=64))
+    changed = small_model()
+    changed.output = torch.nn.Linear(16, 9)  # the same config, another part
+    assert "of another model: model.output.bias does not fit" in refused(path, changed)
+    changed.output = torch.nn.Linear(20, 9, bias=False)
+    assert "model.output.weight does not fit" in refused(path, changed)
+    assert len(list(train(small_model(), COPIES, SHORT, checkpoint=path))) == 10
+
+
+def test_another_optimiser_does_not_take_it_up(tmp_path):
+    path, model = half_way(tmp_path), small_model()
+    with pytest.raises(ValueError, match="its optimizer is Adam, here SGD"):
+        load_training(path, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.plain
+def test_a_damaged_file_is_named(tmp_path):
+    path = half_way(tmp_path)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), len(whole) // 20):
+        path.write_bytes(whole[:cut])
+        assert "not a whole safetensors file" in refused(path)
+    head = 8 + int.from_bytes(whole[:8], "little")
+    for at in random.Random(0).sample(range(head, len(whole)), 20):
+        path.write_bytes(
+            whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :]
+        )
+        assert "is damaged: it is not what was written" in refused(path)
+    with_another_step = whole.replace(b'"step":"5"', b'"step":"6"')
+    assert with_another_step != whole
+    path.write_bytes(with_another_step)
+    assert "is damaged" in refused(path)
+
+
+@pytest.mark.plain
+def test_a_file_of_something_else_is_named(tmp_path):
+    path = tmp_path / "run.safetensors"
+    small_model().save(path)
+    assert "holds a model, not a training" in refused(path)
+    save_file({"a": torch.ones(1)}, path)
+    assert "not a checkpoint of this package" in refused(path)
+    path.write_text("Dear reader")
+    assert "not a whole safetensors file" in refused(path)
+    with pytest.raises(ValueError, match="no checkpoint at"):
+        load_training(tmp_path / "none", small_model(), papers_adam(small_model()))
+
+
+def test_a_training_file_is_no_model(tmp_path):
+    with pytest.raises(ValueError, match="does not match its config"):
+        Transformer.load(half_way(tmp_path))
+
+
+def test_what_else_a_run_needs_goes_with_it(tmp_path):
+    model, path = small_model(tie_embeddings=True), tmp_path / "run"
+    optimizer = papers_adam(model)
+    mean = {"mean": torch.rand(3), "ids": torch.arange(4).int()}
+    save_training(path, model, optimizer, 0, {"data": "copies"}, mean)
+    step, more = load_training(path, model, optimizer, {"data": "copies"})
+    assert step == 0
+    assert more.keys() == mean.keys()
+    assert all(torch.equal(more[name], mean[name]) for name in mean)
+    assert load_training(path, model, optimizer)[0] == 0  # asks nothing of `about`
+    with pytest.raises(ValueError, match="its data is copies, here other"):
+        load_training(path, model, optimizer, {"data": "other"})
+    with pytest.raises(ValueError, match="its seed is None, here 0"):
+        load_training(path, model, optimizer, {"seed": "0"})
+
+
+def test_the_file_can_be_read_by_anything_that_reads_safetensors(tmp_path):
+    path = half_way(tmp_path)
+    tensors = load_file(path)
+    count = len(list(small_model().parameters()))
+    kinds = [name.partition(".")[0] for name in tensors]
+    assert kinds.count("model") == count
+    assert kinds.count("optimizer") == 3 * count  # two means and a count for each
+    with safe_open(path, framework="pt") as file:
+        notes = file.metadata()
+    assert notes["step"] == "5"
+    assert json.loads(notes["config"])["d_model"] == 16
+
+
+@pytest.mark.plain
+def test_training_refuses_to_keep_a_file_every_zero_steps():
+    with pytest.raises(ValueError, match=r"every .* got 0"):
+        next(train(small_model(), COPIES, every=0))

@@ -1,9 +1,15 @@
 """Made from book/12-training.md: edit the chapter, not this file."""
 
+import dataclasses
+import glob
+import hashlib
+import json
+import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -12,6 +18,7 @@ from torch import Tensor
 
 from transformer.data import (
     PAD,
+    Batch,
     Example,
     batches_by_tokens,
     make_batch,
@@ -20,7 +27,14 @@ from transformer.data import (
     vocabularies,
 )
 from transformer.embedding import require_positive
-from transformer.model import Transformer, TransformerConfig
+from transformer.model import (
+    CHECKPOINT_FORMAT,
+    CHECKPOINT_VERSION,
+    Transformer,
+    TransformerConfig,
+    read_checkpoint,
+    write_whole,
+)
 
 __all__ = [
     "phrasebook_model",
@@ -28,11 +42,18 @@ __all__ = [
     "label_smoothed_loss",
     "warmup_rate",
     "Recipe",
-    "Progress",
+    "papers_adam",
+    "take_step",
     "plan_batches",
-    "train",
     "translated_exactly",
     "exact_match",
+    "digest",
+    "run_notes",
+    "save_training",
+    "load_training",
+    "sweep",
+    "Progress",
+    "train",
 ]
 
 
@@ -139,19 +160,35 @@ class Recipe:
         return cooled * warmup_rate(step, d_model, self.warmup)
 
 
-class Progress(NamedTuple):
-    """Where a training stands after a step; times in seconds.
+def papers_adam(model: Transformer) -> torch.optim.Adam:
+    """Adam with the paper's constants (section 5.3); each step brings its own rate."""
+    return torch.optim.Adam(
+        model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
 
-    `gradient` is the length that the gradient had before it was clipped.
+
+def take_step(
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    rate: float,
+    recipe: Recipe,
+) -> tuple[float, float]:
+    """One lesson: the loss, its gradient, clipped, a step.
+
+    Returns the loss, and the length of the gradient before it was clipped.
     """
-
-    step: int
-    total: int
-    loss: float
-    rate: float
-    gradient: float
-    tokens_per_second: float
-    seconds_left: float
+    device = next(model.parameters()).device
+    source, given, wanted = (ids.to(device) for ids in batch)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    logits = model(source, given)
+    loss = label_smoothed_loss(logits, wanted, recipe.smoothing, model.config.pad_id)
+    optimizer.zero_grad()
+    loss.backward()
+    gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)
+    optimizer.step()
+    return loss.item(), gradient.item()
 
 
 def plan_batches(
@@ -169,52 +206,6 @@ def plan_batches(
         for _ in range(epochs)
         for batch in batches_by_tokens(lengths, max_tokens, rng)
     ]
-
-
-def train(
-    model: Transformer,
-    examples: Sequence[Example],
-    recipe: Recipe | None = None,
-    seed: int = 0,
-) -> Iterator[Progress]:
-    """Train the model in place, and say after each step how it goes.
-
-    Nothing happens until somebody asks: `for progress in train(…)`. `seed` orders the
-    examples; dropout draws from torch's own generator.
-
-    Raises:
-        ValueError: for no examples, or one longer than a batch or the model's table.
-    """
-    recipe = recipe or Recipe()
-    require_positive(examples=len(examples))
-    device = next(model.parameters()).device
-    plan = plan_batches(examples, recipe.max_tokens, recipe.epochs, seed)
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
-    )
-    model.train()
-    started, tokens = time.perf_counter(), 0
-    for step, indices in enumerate(plan, start=1):
-        rate = recipe.rate(step, len(plan), model.config.d_model)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        batch = make_batch([examples[index] for index in indices])
-        source, given, wanted = (ids.to(device) for ids in batch)
-        logits = model(source, given)
-        loss = label_smoothed_loss(
-            logits, wanted, recipe.smoothing, model.config.pad_id
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)
-        optimizer.step()
-        tokens += sum(len(examples[index][1]) + 1 for index in indices)
-        seconds = time.perf_counter() - started
-        left = seconds / step * (len(plan) - step)
-        speed = tokens / max(seconds, 1e-9)
-        sizes = loss.item(), rate, gradient.item()
-        yield Progress(step, len(plan), *sizes, speed, left)
-    model.eval()
 
 
 @torch.inference_mode()
@@ -254,3 +245,174 @@ def exact_match(model: Transformer, examples: Sequence[Example]) -> float:
     """
     require_positive(examples=len(examples))
     return sum(translated_exactly(model, examples)) / len(examples)
+
+
+def digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """SHA-256 of names, numbers and notes: one changed bit, another digest."""
+    from safetensors.torch import save
+
+    said = json.dumps(dict(notes), sort_keys=True)
+    return hashlib.sha256(save(dict(tensors)) + said.encode()).hexdigest()
+
+
+def run_notes(
+    model: Transformer, optimizer: torch.optim.Optimizer, about: Mapping[str, str]
+) -> dict[str, str]:
+    """What a file and the run that takes it up must have in common."""
+    return {
+        **about,
+        "config": json.dumps(dataclasses.asdict(model.config)),
+        "optimizer": type(optimizer).__name__,
+    }
+
+
+def save_training(
+    path: str | os.PathLike[str],
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    about: Mapping[str, str] | None = None,
+    more: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write all that the rest of a training depends on, whole or not at all.
+
+    The weights, what the optimiser remembers, the step, and the state of torch's random
+    numbers, from which dropout draws. `about` names the run, and no other may take the
+    file up; `more` has room for further tensors, such as a running mean of the weights.
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {
+        f"model.{name}": weight for name, weight in model.named_parameters()
+    }
+    for index, memory in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": value for key, value in memory.items()}
+    tensors |= {f"more.{name}": value for name, value in (more or {}).items()}
+    tensors["random"] = torch.get_rng_state()
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in tensors.items()
+    }
+    notes = {**run_notes(model, optimizer, about or {}), "step": str(step)}
+    metadata = {
+        **notes,
+        "format": CHECKPOINT_FORMAT,
+        "version": CHECKPOINT_VERSION,
+        "digest": digest(tensors, notes),
+    }
+    write_whole(Path(path), save(tensors, metadata))
+
+
+def load_training(
+    path: str | os.PathLike[str],
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    about: Mapping[str, str] | None = None,
+) -> tuple[int, dict[str, Tensor]]:
+    """Take a training up where `save_training` left it: the last step, and `more`.
+
+    Nothing is touched unless everything fits.
+
+    Raises:
+        ValueError: for a file that is missing, damaged, or of another model or run.
+    """
+    found, notes = read_checkpoint(Path(path))
+    if "digest" not in notes:
+        raise ValueError(f"{path} holds a model, not a training")
+    written = notes.pop("digest")
+    del notes["format"], notes["version"]
+    if digest(found, notes) != written:
+        raise ValueError(f"{path} is damaged: it is not what was written")
+    for name, ours in run_notes(model, optimizer, about or {}).items():
+        theirs = notes.get(name)
+        if theirs != ours:
+            raise ValueError(
+                f"{path} is of another run: its {name} is {theirs}, here {ours}"
+            )
+    weights = {f"model.{name}": weight for name, weight in model.named_parameters()}
+    fits = {(name, weight.shape) for name, weight in weights.items()}
+    odd = fits ^ {(n, x.shape) for n, x in found.items() if n.startswith("model.")}
+    if odd:
+        raise ValueError(f"{path} is of another model: {min(odd)[0]} does not fit")
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in found.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(found[name])
+    torch.set_rng_state(found["random"])
+    more = {n[5:]: value for n, value in found.items() if n.startswith("more.")}
+    return int(notes["step"]), more
+
+
+def sweep(path: Path) -> None:
+    """Remove the unfinished files of writers that were killed."""
+    for part in path.parent.glob(f"{glob.escape(path.name)}.*.part"):
+        part.unlink(missing_ok=True)
+
+
+class Progress(NamedTuple):
+    """Where a training stands after a step; times in seconds.
+
+    `gradient` is the length that the gradient had before it was clipped.
+    """
+
+    step: int
+    total: int
+    loss: float
+    rate: float
+    gradient: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+def train(
+    model: Transformer,
+    examples: Sequence[Example],
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 100,
+) -> Iterator[Progress]:
+    """Train the model in place, and say after each step how it goes.
+
+    Nothing happens until somebody asks: `for progress in train(…)`. `seed` orders the
+    examples; dropout draws from torch's own generator.
+
+    With a `checkpoint`, the run is kept in that file `every` so many steps and at its
+    end. If the file is there already, the run goes on after the step that it holds, to
+    the same weights, bit for bit on one thread of one machine, as if it had never
+    stopped. A training that is finished gives its weights and yields nothing.
+
+    Raises:
+        ValueError: for no examples, one longer than a batch or the model's table, or a
+            checkpoint that is damaged or of another run.
+    """
+    recipe = recipe or Recipe()
+    require_positive(examples=len(examples), every=every)
+    plan = plan_batches(examples, recipe.max_tokens, recipe.epochs, seed)
+    optimizer = papers_adam(model)
+    done, about = 0, {}
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        lessons = hashlib.sha256(json.dumps(list(examples)).encode()).hexdigest()
+        about = {"recipe": repr(recipe), "seed": str(seed), "lessons": lessons[:12]}
+        sweep(path)
+        if path.exists():
+            done, _ = load_training(path, model, optimizer, about)
+    model.train()
+    started, tokens = time.perf_counter(), 0
+    for step, indices in enumerate(plan[done:], start=done + 1):
+        rate = recipe.rate(step, len(plan), model.config.d_model)
+        batch = make_batch([examples[index] for index in indices])
+        loss, gradient = take_step(model, optimizer, batch, rate, recipe)
+        if path is not None and (step % every == 0 or step == len(plan)):
+            save_training(path, model, optimizer, step, about)
+        tokens += sum(len(examples[index][1]) + 1 for index in indices)
+        seconds = time.perf_counter() - started
+        left = seconds / (step - done) * (len(plan) - step)
+        speed = tokens / max(seconds, 1e-9)
+        yield Progress(step, len(plan), loss, rate, gradient, speed, left)
+    model.eval()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
 
 
 @exercise
@@ -113,3 +113,60 @@ def check_half(step: Any) -> Verdict:
     if step == 16_000:
         return right("Four times the step, half the rate: the fall is slow.")
     return wrong(known.get(step, f"Not at {step}: solve (step / 4000) ** -0.5 = 1/2."))
+
+
+@exercise
+def check_keep(keep: Any) -> Verdict:
+    """Exercise: what a file needs so that a run goes on exactly."""
+    needed = {
+        "weights": "Without the weights, the run begins again.",
+        "means of gradients": (
+            "Adam's m is missing: its first steps would forget where it was heading."
+        ),
+        "means of squares": (
+            "Adam's v is missing: every weight would lose the step size of its own."
+        ),
+        "step": (
+            "The step is missing: the learning rate, the next batch and Adam's "
+            "correction all follow from it."
+        ),
+        "random state": (
+            "The random state is missing: dropout would draw other numbers than the "
+            "run that never stopped."
+        ),
+    }
+    spare = {
+        "gradients": "Gradients are set to zero at the start of each step.",
+        "learning rate": "The learning rate follows from the recipe and the step.",
+        "order of the batches": "The order follows from the seed, which is known.",
+        "last loss": "The loss is for us to look at; no step is computed from it.",
+    }
+    answer = set(keep)
+    strange = sorted(answer - needed.keys() - spare.keys())
+    if strange:
+        return wrong(f"{strange[0]!r} is not one of the nine.")
+    for name, message in needed.items():
+        if name not in answer:
+            return wrong(message)
+    for name, message in spare.items():
+        if name in answer:
+            return wrong(f"{message} It need not be in the file.")
+    return right("Everything with a past that nothing else remembers, and no more.")
+
+
+@exercise
+def check_patients(missing: Any) -> Verdict:
+    """Exercise: from the symptom to the part that is missing."""
+    if any(part is ... or part is None for part in missing.values()):
+        return unanswered()
+    hints = {
+        "A": ("causal mask", "what if the answer stood in its input?"),
+        "B": ("warm-up", "look at the size of the first step."),
+        "C": ("positions", "what tells the encoder which word came first?"),
+        "D": ("residuals", "what carries a word's own vector past the averaging?"),
+    }
+    for patient, (part, hint) in hints.items():
+        said = str(missing.get(patient, "")).strip().lower().replace("-", " ")
+        if said != part.replace("-", " "):
+            return wrong(f"{patient} lacks something else than {said!r}: {hint}")
+    return right("Each symptom names its part; no loss curve was needed for C and D.")

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from bookkit.checks.training import check_clip, check_half, check_smoothed
+from bookkit.checks.training import (
+    check_clip,
+    check_half,
+    check_keep,
+    check_patients,
+    check_smoothed,
+)
 
 
 def smoothed(logits, target, epsilon):
@@ -35,9 +41,21 @@ def in_place(gradients, max_norm):
     return [gradient.mul_(max_norm / length(gradients)) for gradient in gradients]
 
 
+KEPT = {"weights", "means of gradients", "means of squares", "step", "random state"}
+PATIENTS = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residuals"}
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
-    [(check_smoothed, smoothed), (check_clip, clip), (check_half, 16_000)],
+    [
+        (check_smoothed, smoothed),
+        (check_clip, clip),
+        (check_half, 16_000),
+        (check_keep, KEPT),
+        (check_keep, sorted(KEPT)),
+        (check_patients, PATIENTS),
+        (check_patients, PATIENTS | {"A": "Causal-mask", "B": "Warm up"}),
+    ],
 )
 def test_model_solutions_are_right(check, answer):
     assert check(answer).kind == "right", check(answer)
@@ -69,12 +87,31 @@ def test_model_solutions_are_right(check, answer):
         (check_half, 8000, "root of two"),
         (check_half, 6000, "not a line"),
         (check_half, 5, "Not at 5"),
+        (check_keep, KEPT - {"weights"}, "begins again"),
+        (check_keep, KEPT - {"means of gradients"}, "m is missing"),
+        (check_keep, KEPT - {"means of squares"}, "v is missing"),
+        (check_keep, KEPT - {"step"}, "step is missing"),
+        (check_keep, KEPT - {"random state"}, "dropout"),
+        (check_keep, KEPT | {"gradients"}, "set to zero"),
+        (check_keep, KEPT | {"learning rate"}, "recipe and the step"),
+        (check_keep, KEPT | {"order of the batches"}, "from the seed"),
+        (check_keep, KEPT | {"last loss"}, "look at"),
+        (check_keep, {"wieghts"}, "'wieghts' is not one"),
+        (check_patients, PATIENTS | {"A": "residuals"}, "A lacks"),
+        (check_patients, PATIENTS | {"B": "root"}, "first step"),
+        (check_patients, PATIENTS | {"C": "causal mask"}, "word came first"),
+        (check_patients, PATIENTS | {"D": "positions"}, "averaging"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):
     verdict = check(answer)
     assert verdict.kind == "wrong"
     assert key in verdict.message
+
+
+def test_a_patient_not_looked_at_is_no_mistake():
+    assert check_patients(PATIENTS | {"C": ...}).kind == "unanswered"
+    assert check_keep(...).kind == "unanswered"
 
 
 @pytest.mark.parametrize("check", [check_smoothed, check_clip, check_half])
