@@ -1,0 +1,195 @@
+"""What looking at a model and silencing its heads must and must not change."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import models, token_ids, vocab_size
+from torch import nn
+
+from transformer import (
+    AttentionMaps,
+    Head,
+    Transformer,
+    TransformerConfig,
+    all_heads,
+    attention_maps,
+    attentions,
+    switched_off,
+)
+
+PAD = 0
+
+
+def small(**options) -> Transformer:
+    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 8, "dropout": 0.2}
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 3}
+    config = TransformerConfig(vocab_size, vocab_size, **(sizes | layers | options))
+    return Transformer(config).double()
+
+
+def ids(batch: int = 2, length: int = 5) -> torch.Tensor:
+    return torch.randint(3, vocab_size, (batch, length))
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(module._forward_pre_hooks) for module in model.modules())
+
+
+@given(models(), token_ids(padded=True), st.data())
+def test_the_maps_are_weights(model, source, data) -> None:
+    target = data.draw(token_ids(padded=True))[:1].expand(len(source), -1)
+    maps = attention_maps(model, source, target)
+    config = model.config
+    n, m, heads = source.size(1), target.size(1), config.num_heads
+    stacks = (config.num_encoder_layers, *[config.num_decoder_layers] * 2)
+    for weights, layers, (q, k) in zip(
+        maps, stacks, ((n, n), (m, m), (m, n)), strict=True
+    ):
+        assert weights.shape == (len(source), layers, heads, q, k)
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    padding = (source == PAD)[:, None, None, None, :]
+    assert (maps.encoder.masked_select(padding) == 0).all()
+    assert (maps.cross.masked_select(padding) == 0).all()
+    assert (maps.masked.triu(1) == 0).all()
+
+
+@given(models(), token_ids(padded=True))
+@settings(max_examples=15)
+def test_a_sentence_alone_has_the_maps_it_has_in_a_batch(model, source) -> None:
+    together = attention_maps(model, source, source)
+    for row, sentence in enumerate(source):
+        alone = sentence[sentence != PAD][None]
+        n = alone.size(1)
+        for one, many in zip(
+            attention_maps(model, alone, alone), together, strict=True
+        ):
+            torch.testing.assert_close(one[0], many[row, ..., :n, :n])
+
+
+def test_the_weights_are_those_the_layer_used() -> None:
+    """Mixing the values by them gives what the layer gave."""
+    model = small().eval()
+    source = ids()
+    layer = model.encoder.layers[0].self_attention
+    x = model.position(model.source_embedding(source))
+    weights = attention_maps(model, source, ids()).encoder[:, 0]
+    mixed = weights @ layer.keys_values(x, x).values
+    torch.testing.assert_close(
+        layer.output_proj(mixed.transpose(1, 2).flatten(2)), layer(x, x, x)
+    )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_that_was_looked_at_is_as_before(training) -> None:
+    model = small().train(training)
+    model.encoder.eval()  # a mode of its own is kept as well
+    modes = [module.training for module in model.modules()]
+    source, target = ids(), ids()
+    state = torch.get_rng_state()
+    before = model(source, target)
+    torch.set_rng_state(state)
+    maps = attention_maps(model, source, target)
+    assert torch.equal(torch.get_rng_state(), state)  # no dropout was drawn
+    assert torch.equal(model(source, target), before)
+    assert [module.training for module in model.modules()] == modes
+    assert hooks(model) == 0
+    assert not any(weights.requires_grad for weights in maps)
+
+
+def test_a_failure_leaves_no_hook_and_keeps_the_mode() -> None:
+    model = small().train()
+    with pytest.raises(ValueError, match="token ids"):
+        attention_maps(model, ids(), ids() + vocab_size)
+    assert hooks(model) == 0
+    assert all(module.training for module in model.modules())
+
+
+def test_each_source_needs_a_target() -> None:
+    with pytest.raises(ValueError, match="2 sources and 3 targets"):
+        attention_maps(small(), ids(2), ids(3))
+
+
+def test_every_head_is_listed_once() -> None:
+    model = small()
+    heads = all_heads(model)
+    assert len(heads) == len(set(heads)) == (2 + 3 + 3) * 3
+    assert heads[0] == Head("encoder", 0, 0)
+    assert heads[-1] == Head("cross", 2, 2)
+    assert list(attentions(model)) == list(AttentionMaps._fields)
+
+
+@given(models(), token_ids(), st.data())
+def test_a_silent_head_is_one_whose_output_weights_are_zero(
+    model, source, data
+) -> None:
+    heads = data.draw(st.sets(st.sampled_from(all_heads(model)), min_size=1))
+    with torch.no_grad(), switched_off(model, *heads):
+        silent = model(source, source)
+    for kind, layer, number in heads:
+        attention = attentions(model)[kind][layer]
+        d_k = model.config.d_model // model.config.num_heads
+        with torch.no_grad():
+            attention.output_proj.weight[:, number * d_k : (number + 1) * d_k] = 0
+    with torch.no_grad():
+        torch.testing.assert_close(silent, model(source, source))
+
+
+def test_heads_speak_again_afterwards() -> None:
+    model = small().eval()
+    source, target = ids(), ids()
+    with torch.no_grad():
+        before = model(source, target)
+        with switched_off(model, Head("cross", 1, 2)):
+            one = model(source, target)
+            with switched_off(model, Head("encoder", 0, 0)):
+                two = model(source, target)
+            assert torch.equal(model(source, target), one)
+        assert torch.equal(model(source, target), before)
+        with switched_off(model):
+            assert torch.equal(model(source, target), before)
+    assert not torch.allclose(one, before)
+    assert not torch.allclose(two, one)
+
+
+def test_heads_speak_again_after_an_error() -> None:
+    model = small()
+
+    def fail() -> None:
+        with switched_off(model, Head("masked", 0, 1)):
+            assert hooks(model) == 1
+            raise RuntimeError("out")
+
+    with pytest.raises(RuntimeError, match="out"):
+        fail()
+    assert hooks(model) == 0
+
+
+def test_a_silent_head_learns_nothing() -> None:
+    model = small().eval()
+    attention = model.encoder.layers[1].self_attention
+    with switched_off(model, Head("encoder", 1, 1)):
+        model(ids(), ids()).square().sum().backward()
+    slopes = attention.value_proj.weight.grad.unflatten(0, (3, -1)).abs().amax((1, 2))
+    assert slopes[1] == 0
+    assert slopes[[0, 2]].min() > 0
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (Head("decoder", 0, 0), "one of encoder, masked, cross, got 'decoder'"),
+        (Head("encoder", 2, 0), r"encoder attention has layers 0\.\.1, got 2"),
+        (Head("masked", -1, 0), r"masked attention has layers 0\.\.2, got -1"),
+        (Head("cross", 1, 3), r"layer 1 of cross attention has heads 0\.\.2, got 3"),
+        (Head("cross", 1, -1), "got -1"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused(head, message) -> None:
+    model = small()
+    with (
+        pytest.raises(ValueError, match=message),
+        switched_off(model, Head("encoder", 0, 0), head),
+    ):
+        pytest.fail("nothing may run")
+    assert hooks(model) == 0
