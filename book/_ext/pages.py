@@ -90,7 +90,9 @@ def dress(
     stem = Path(page).name
     if not (Path(app.srcdir) / "book" / "notebooks" / f"{stem}.ipynb").exists():
         return
-    module = stem[3:].replace("-", "_")
+    chapter = Path(app.srcdir) / "book" / f"{stem}.md"
+    named = re.search(r"^:?module: *(\w+)$", chapter.read_text("utf-8"), re.MULTILINE)
+    module = named[1] if named else stem[3:].replace("-", "_")
     context["metatags"] = context.get("metatags", "") + (
         f'<style>:root {{ --module: "transformer/{module}.py"; }}</style>'
     )
