@@ -404,3 +404,27 @@ def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> N
     assert "this is the answer" in tree.locator(".beam-say").inner_text()
     assert not tree.locator("input").is_visible()
     plain.close()
+
+
+def test_the_lab_switches_parts_off_and_links_to_what_fails(
+    home: str, page: Page
+) -> None:
+    page.goto(f"{home}/book/12-training.html")
+    lab = page.locator(".breaklab")
+    switches = lab.locator("input[type=radio]")
+    assert switches.count() == 6
+    assert lab.locator(".lab-panel:visible").count() == 1
+    assert lab.locator(".lab-curve:visible").count() == 0
+    lab.locator("label").nth(2).click()  # a mouse or a finger
+    seen = [lab.locator(".lab-panel:visible").inner_text()]
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        assert lab.locator(".lab-panel:visible").count() == 1
+        assert lab.locator(".lab-curve:visible").count() == 1
+        seen.append(lab.locator(".lab-panel:visible").inner_text())
+    assert len(set(seen)) == 4
+    for link in lab.locator(".lab-panel a").all():
+        address = link.evaluate("a => a.href")
+        name = address.partition("#")[2]
+        text = page.request.get(address).text()
+        assert f'id="{name}"' in text, address
