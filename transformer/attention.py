@@ -53,7 +53,8 @@ def attention_weights(
     if mask is None:
         return scores.softmax(dim=-1)
     require_mask(mask, tuple(scores.shape))
-    # The lowest finite number, not -inf: a row of -inf would turn into NaN.
+    # The lowest finite number: with -inf an empty row would be NaN until the last
+    # fill, on the way forward and on the way back.
     lowest = torch.finfo(scores.dtype).min
     return scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
 
