@@ -105,6 +105,7 @@ def test_a_failure_leaves_no_hook_and_keeps_the_mode() -> None:
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.plain
 def test_each_source_needs_a_target() -> None:
     with pytest.raises(ValueError, match="2 sources and 3 targets"):
         attention_maps(small(), ids(2), ids(3))
