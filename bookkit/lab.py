@@ -184,7 +184,7 @@ class BreakLab:
         )
 
     def _table(self, rows: Sequence[tuple[str, Runs]]) -> str:
-        head = "<th></th><th>last loss</th><th>said exactly</th><th>prompted</th>"
+        head = "<th>model</th><th>last loss</th><th>said exactly</th><th>prompted</th>"
         body = "".join(
             f'<tr><th scope="row">{name}</th><td>{self._end(runs):.2f}</td>'
             f"<td>{span(runs.spoken)}</td><td>{span(runs.prompted)}</td></tr>"
