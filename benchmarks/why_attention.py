@@ -31,7 +31,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "why_attention.json"
 
 DISTANCES = [2, 4, 8, 12, 16, 24, 32]
 FAR = ["RNN", "GRU", "LSTM", "LSTM, held open", "convolutions", "attention"]
-LAST = ["RNN", "GRU", "LSTM", "convolutions", "attention"]
+LAST = FAR
 LETTERS_READ = 16
 FAR_STEPS, LAST_STEPS = 1000, 2000
 TRANSLATORS = {  # size, looks back, steps
