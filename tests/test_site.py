@@ -423,7 +423,9 @@ def test_the_lab_switches_parts_off_and_links_to_what_fails(
         assert lab.locator(".lab-curve:visible").count() == 1
         seen.append(lab.locator(".lab-panel:visible").inner_text())
     assert len(set(seen)) == 4
-    for link in lab.locator(".lab-panel a").all():
+    assert lab.locator(".lab-panel a:visible").count() == 1  # the page, no notebook
+    assert lab.locator(".lab-panel a:visible.lab-page").count() == 1
+    for link in lab.locator(".lab-panel a.lab-page").all():
         address = link.evaluate("a => a.href")
         name = address.partition("#")[2]
         text = page.request.get(address).text()

@@ -99,23 +99,6 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
 
 
 @exercise
-def check_half(step: Any) -> Verdict:
-    """Exercise: where the rate is half its peak on the way down."""
-    known = {
-        2000: "That is on the way up. After the peak, when is it half again?",
-        4000: "That is the peak itself.",
-        6000: "The fall is not a line: it goes as one over the root of the step.",
-        8000: (
-            "At twice the step the rate has fallen by the root of two only. For half, "
-            "the step must grow by the square of two."
-        ),
-    }
-    if step == 16_000:
-        return right("Four times the step, half the rate: the fall is slow.")
-    return wrong(known.get(step, f"Not at {step}: solve (step / 4000) ** -0.5 = 1/2."))
-
-
-@exercise
 def check_keep(keep: Any) -> Verdict:
     """Exercise: what a file needs so that a run goes on exactly."""
     needed = {
