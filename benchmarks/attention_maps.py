@@ -92,12 +92,16 @@ def measured(translator: Translator, chapter: dict[str, Any]) -> dict[str, Any]:
     sample = make_batch(to_examples(sample_pairs(200, seed=7, held_out=None), *words))
     score = chapter["question_scores"]
 
-    trips, at = chapter["prepared"](translator, list(chapter["trips"]())[::5])
+    trips, at = chapter["prepared"](translator, chapter["trips"]())
     looks = attention_maps(model, trips.source, trips.given).encoder
     real = trips.source != PAD
     note = {
-        role: rounded(score(looks, real, at["where"], at[role]).max().item())
-        for role in ("who", "what", "when")
+        f"{asks} asks {answers}": rounded(
+            score(looks, real, at[asks], at[answers]).max().item()
+        )
+        for asks in ("where", "what")
+        for answers in at
+        if asks != answers
     }
 
     owned, at = chapter["prepared"](translator, chapter["belongings"]())
