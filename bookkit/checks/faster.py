@@ -1,0 +1,109 @@
+"""Checks for the exercises of chapter 15, What makes it fast?"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+
+
+@exercise
+def check_logits(gigabytes: Any) -> Verdict:
+    """Exercise: what the logits of a batch weigh."""
+    known = {
+        0.925: "That is how many numbers there are, in billions. Each takes four "
+        "bytes.",
+        3.446: "That is in units of 2³⁰ bytes; a gigabyte has 10⁹.",
+        29.6: "That is in bits. A number of 32 bits takes four bytes.",
+        1.85: "Two bytes a number would be half precision; float32 takes four.",
+        7.4: "Eight bytes a number would be double precision; float32 takes four.",
+        3700.0: "That is in megabytes.",
+        11.1: "Logits, softmax and gradient together. Asked for: the logits, once.",
+    }
+    value = float(gigabytes)
+    if math.isclose(value, 3.7, rel_tol=0.01):
+        return right("3.7 GB, from two tables of about 50 and 76 MB.")
+    for answer, message in known.items():
+        if math.isclose(value, answer, rel_tol=0.01):
+            return wrong(message)
+    return wrong(f"Not {value:g}: rows times words times bytes for a number.")
+
+
+@exercise
+def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
+    """Exercise: the gradient of the smoothed loss for one row of logits."""
+    logits, word, smoothing = torch.tensor([0.5, 2.0, -1.0, 1.0, 0.0]), 3, 0.2
+    p = logits.softmax(dim=-1)
+    one = torch.zeros(5)
+    one[word] = 1.0
+    even = torch.full((5,), smoothing / 5)
+    expected = p - (1 - smoothing) * one - even
+    mistakes = {
+        "The sign: where p is larger than q, a larger logit makes the loss larger.": (
+            -expected
+        ),
+        "That is the gradient without smoothing: p less one at the right word.": p
+        - one,
+        "The smoothing's share ε/V is missing: each word of the target has it.": (
+            p - (1 - smoothing) * one
+        ),
+        "The whole ε went to each word. It is shared among all of them.": (
+            p - (1 - smoothing) * one - smoothing
+        ),
+        "The right word kept all of its 1, and the target sums to more than one.": (
+            p - one - even
+        ),
+        "The share of ε went to the wrong words alone; the right one has it, too.": (
+            p - (1 - smoothing) * one - even * (1 - one)
+        ),
+        "You subtracted from the logits. Make probabilities of them first.": (
+            logits - (1 - smoothing) * one - even
+        ),
+        "That is the target q. Subtract it from p.": (1 - smoothing) * one + even,
+        "You took logarithms of p: those are in the loss, not in its gradient.": (
+            p.log() - (1 - smoothing) * one - even
+        ),
+    }
+    answer = gradient(logits.clone(), word, smoothing)
+    if not near(answer, expected):
+        return wrong(explain(answer, expected, mistakes))
+    return right("p - q: what is thought less what is wanted. It sums to zero.")
+
+
+@exercise
+def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
+    """Exercise: the logarithm of a sum of exponentials, piece by piece."""
+    small = [torch.tensor([0.5, 2.0]), torch.tensor([-1.0, 1.0, 0.0])]
+    expected = torch.cat(small).logsumexp(dim=-1)
+    parts = torch.stack([piece.logsumexp(dim=-1) for piece in small])
+    mistakes = {
+        "You added the logarithms of the pieces. What adds are the sums inside.": (
+            parts.sum()
+        ),
+        "The logarithm is missing: that is the sum itself.": expected.exp(),
+        "Only the last piece was counted.": parts[-1],
+        "Only the first piece was counted.": parts[0],
+        "That is the largest logit, not the logarithm of the sum.": torch.cat(
+            small
+        ).max(),
+        "You took the mean: the sum is wanted.": expected - math.log(5),
+    }
+    answer = torch.as_tensor(log_sum_exp([piece.clone() for piece in small]))
+    if not near(answer, expected):
+        return wrong(explain(answer, expected, mistakes))
+    large = [torch.tensor([300.0, 2.0]), torch.tensor([301.0, -400.0])]
+    answer = torch.as_tensor(log_sum_exp(large))
+    if not answer.isfinite():
+        return wrong(
+            "Right for small logits; with 300 the exponential overflows. Take the "
+            "largest out first."
+        )
+    if not near(answer, torch.cat(large).logsumexp(dim=-1)):
+        return wrong(f"With large logits it should be about 301.31; got {answer:.2f}.")
+    low = [torch.tensor([-300.0]), torch.tensor([-301.0])]
+    if not near(torch.as_tensor(log_sum_exp(low)), torch.cat(low).logsumexp(dim=-1)):
+        return wrong("With logits far below zero the sum comes out as nothing.")
+    return right("One number carries what all earlier pieces had to say.")

@@ -1,0 +1,203 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tests.strategies import models, seeds, token_ids
+from transformer.data import PAD, Batch
+from transformer.faster import (
+    chunked_loss,
+    half_precision,
+    lesson_loss,
+    summed_loss,
+)
+from transformer.training import label_smoothed_loss
+
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def lesson(seed=0, batch=3, length=5, width=4, words=11, dtype=torch.float64):
+    """What a decoder says, a table, and targets of which some are padding."""
+    torch.manual_seed(seed)
+    hidden = torch.randn(batch, length, width, dtype=dtype, requires_grad=True)
+    table = torch.randn(words, width, dtype=dtype, requires_grad=True)
+    wanted = torch.randint(0, words, (batch, length))
+    wanted[0, 0] = 1  # at least one is no padding
+    return hidden, table, wanted
+
+
+def plain_loss(hidden, table, wanted, smoothing=0.1):
+    return label_smoothed_loss(hidden @ table.T, wanted, smoothing)
+
+
+def gradients(loss, *inputs):
+    return torch.autograd.grad(loss, inputs)
+
+
+@given(
+    seeds,
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 8),
+    st.integers(2, 12),
+    st.integers(1, 40),
+    st.sampled_from([0.0, 0.1, 0.7]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_the_chunked_loss_is_the_plain_one(
+    seed, batch, length, width, words, rows_at_once, smoothing, dtype
+):
+    hidden, table, wanted = lesson(seed, batch, length, width, words, dtype)
+    plain = plain_loss(hidden, table, wanted, smoothing)
+    ours = chunked_loss(hidden, table, wanted, smoothing, rows_at_once=rows_at_once)
+    near = {"rtol": 4 * TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(ours, plain, **near)
+    for one, other in zip(
+        gradients(ours, hidden, table), gradients(plain, hidden, table), strict=True
+    ):
+        torch.testing.assert_close(one, other, **near)
+
+
+def test_it_is_torchs_loss_at_the_size_of_a_real_vocabulary():
+    hidden, table, wanted = lesson(1, 4, 80, 32, 5000, torch.float32)
+    real = wanted.flatten() != PAD
+    theirs = F.cross_entropy(
+        (hidden @ table.T).flatten(0, 1)[real], wanted.flatten()[real]
+    )
+    ours = chunked_loss(hidden, table, wanted, smoothing=0.0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    for one, other in zip(
+        gradients(ours, hidden, table), gradients(theirs, hidden, table), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_gradient_is_the_slope(smoothing):
+    hidden, table, wanted = lesson(2)
+
+    def loss(hidden, table):
+        return chunked_loss(hidden, table, wanted, smoothing, rows_at_once=4)
+
+    assert torch.autograd.gradcheck(loss, (hidden, table))
+
+
+def test_a_loss_that_is_scaled_has_a_gradient_that_is_scaled():
+    hidden, table, wanted = lesson(3)
+    once = gradients(chunked_loss(hidden, table, wanted), hidden, table)
+    thrice = gradients(3 * chunked_loss(hidden, table, wanted), hidden, table)
+    for one, other in zip(once, thrice, strict=True):
+        torch.testing.assert_close(3 * one, other)
+
+
+def test_going_back_twice_changes_nothing():
+    hidden, table, wanted = lesson(4)
+    loss = chunked_loss(hidden, table, wanted)
+    loss.backward(retain_graph=True)
+    first = hidden.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(hidden.grad, 2 * first)
+
+
+def test_extreme_logits_stay_finite():
+    hidden, table, wanted = lesson(5, dtype=torch.float32)
+    far = (1e4 * hidden).detach().requires_grad_()
+    loss = chunked_loss(far, table, wanted)
+    torch.testing.assert_close(loss, plain_loss(far, table, wanted))
+    assert all(one.isfinite().all() for one in gradients(loss, far, table))
+
+
+def test_without_gradients_none_is_made():
+    hidden, table, wanted = lesson(6)
+    with torch.no_grad():
+        quiet = chunked_loss(hidden, table, wanted)
+    assert not quiet.requires_grad
+    torch.testing.assert_close(quiet, chunked_loss(hidden, table, wanted).detach())
+
+
+def test_the_sum_is_the_mean_times_the_count():
+    hidden, table, wanted = lesson(7)
+    real = wanted != PAD
+    total = summed_loss(hidden[real], table, wanted[real])
+    mean = chunked_loss(hidden, table, wanted)
+    torch.testing.assert_close(total, mean * real.sum())
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 16, 4096])
+def test_under_autocast_the_sums_stay_exact(rows_at_once):
+    hidden, table, wanted = lesson(8, 4, 20, 16, 300, torch.float32)
+    exact = chunked_loss(hidden, table, wanted)
+    with torch.autocast("cpu", torch.bfloat16):
+        halved = chunked_loss(hidden, table, wanted, rows_at_once=rows_at_once)
+    assert halved.dtype == torch.float32
+    torch.testing.assert_close(halved, exact, rtol=1e-2, atol=0)
+    for one, other in zip(
+        gradients(halved, hidden, table), gradients(exact, hidden, table), strict=True
+    ):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() < 0.01 * other.norm()
+
+
+def test_a_table_in_half_precision_is_served_too():
+    hidden, table, wanted = lesson(9, 4, 20, 16, 300, torch.float32)
+    exact = gradients(chunked_loss(hidden, table, wanted), hidden, table)
+    low = [x.detach().bfloat16().requires_grad_() for x in (hidden, table)]
+    halved = gradients(chunked_loss(*low, wanted), *low)
+    for one, other in zip(halved, exact, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert (one.float() - other).norm() < 0.02 * other.norm()
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"smoothing": 1.0}, r"smoothing must lie in \[0, 1\), got 1.0"),
+        ({"rows_at_once": 0}, "rows_at_once must be a whole number of at least 1"),
+        ({"wanted": torch.ones(3, 4, dtype=torch.int64)}, "each target needs a row"),
+        ({"wanted": torch.zeros(3, 5, dtype=torch.int64)}, "got only padding"),
+        ({"wanted": torch.full((3, 5), 11)}, r"targets must lie in 0..10, got 11"),
+        ({"wanted": torch.full((3, 5), -1)}, r"targets must lie in 0..10, got -1"),
+        ({"table": torch.zeros(11, 6)}, "equally wide, got 4 and 6"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, message):
+    hidden, table, wanted = lesson()
+    with pytest.raises(ValueError, match=message):
+        chunked_loss(**{"hidden": hidden, "table": table, "wanted": wanted} | change)
+
+
+@given(models(), token_ids(padded=True), token_ids(padded=True))
+def test_a_lesson_costs_and_teaches_the_same(model, source, given_ids):
+    rows = min(len(source), len(given_ids))
+    source, given_ids = source[:rows], given_ids[:rows]
+    wanted = given_ids.roll(-1, dims=1).masked_fill(given_ids == PAD, PAD)
+    batch = Batch(source, given_ids, wanted)
+    parameters = list(model.parameters())
+    plain = label_smoothed_loss(model(source, given_ids), wanted)
+    ours = lesson_loss(model, batch, rows_at_once=3)
+    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    for one, other in zip(
+        gradients(ours, *parameters), gradients(plain, *parameters), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@given(models(), token_ids(padded=True))
+def test_half_precision_says_nearly_the_same(model, ids):
+    model = model.float()
+    batch = Batch(ids, ids, ids)
+    exact = lesson_loss(model, batch)
+    with half_precision("cpu"):
+        halved = lesson_loss(model, batch)
+    assert halved.dtype == torch.float32
+    torch.testing.assert_close(halved, exact, rtol=0.05, atol=0.05)
+
+
+def test_no_second_derivative_is_pretended():
+    hidden, table, wanted = lesson(10)
+    loss = chunked_loss(hidden, table, wanted)
+    (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        slope.sum().backward()
