@@ -12,6 +12,7 @@ from bookkit.exercises import (
 from bookkit.figures import begin, heatmap, show
 from bookkit.lab import BreakLab
 from bookkit.latex import matrix, show_math
+from bookkit.memory import OneNumber
 from bookkit.stored import results
 from bookkit.tree import BeamTree, Branch
 from bookkit.view import AttentionView
@@ -21,6 +22,7 @@ __all__ = [
     "BeamTree",
     "Branch",
     "BreakLab",
+    "OneNumber",
     "Verdict",
     "begin",
     "exercise",

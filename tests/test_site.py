@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
+from bookkit import OneNumber
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -403,6 +405,35 @@ def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> N
     assert tree.locator("svg g.beam-node").last.is_visible()
     assert "this is the answer" in tree.locator(".beam-say").inner_text()
     assert not tree.locator("input").is_visible()
+    plain.close()
+
+
+def test_a_network_of_one_number_can_be_turned(
+    home: str, page: Page, browser: Browser
+) -> None:
+    address = f"{home}/book/01-why-attention.html"
+    page.goto(address)
+    one = page.locator(".onenumber")
+    say, u, jane = one.locator("[aria-live]"), *one.locator("input").all()
+    assert say.inner_text() == OneNumber().say()
+    u.focus()
+    for _ in range(15):
+        page.keyboard.press("ArrowRight")
+    assert say.inner_text() == OneNumber(u=2.0).say()
+    jane.click(position={"x": 1, "y": 5})  # a mouse or a finger
+    assert say.inner_text() == OneNumber(u=2.0, jane=0.1).say()
+    told = one.locator("td").all_text_contents()
+    drawn = OneNumber(u=2.0, jane=0.1)._repr_html_()
+    assert told == re.findall(r"<td>(.*?)</td>", drawn)
+    for part, place in (("rect", "y"), ("circle", "cy")):
+        here = [e.get_attribute(place) for e in one.locator(part).all()]
+        assert here == re.findall(rf'<{part}[^>]* {place}="([\d.]+)"', drawn)
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(address)
+    one = plain.locator(".onenumber")
+    assert one.locator("circle").count() == 12
+    assert one.locator(".one-say").inner_text() == OneNumber().say()
+    assert not one.locator("input").first.is_visible()
     plain.close()
 
 
