@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer.decoder import Decoder
+from transformer.decoder import Decoder, DecoderLayer
 from transformer.embedding import TokenEmbedding, require_positive
-from transformer.encoder import Encoder
+from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask, padding_mask
 from transformer.multi_head import require_dropout
 from transformer.positional import PositionalEncoding
@@ -22,6 +22,7 @@ from transformer.positional import PositionalEncoding
 __all__ = [
     "TransformerConfig",
     "Transformer",
+    "require_stacks",
     "from_torch",
     "to_torch",
     "CHECKPOINT_FORMAT",
@@ -202,6 +203,48 @@ _TORCH_NAMES = (
     ("norm3", "residuals.2.norm"),
 )
 _ROLES = ("query", "key", "value")
+_OUR_LAYERS = {"encoder": EncoderLayer, "decoder": DecoderLayer}
+_TORCH_LAYERS = {
+    "encoder": nn.TransformerEncoderLayer,
+    "decoder": nn.TransformerDecoderLayer,
+}
+
+
+def require_stacks(
+    state: Mapping[str, Tensor],
+    layers: Mapping[str, Callable[[int, int, int], nn.Module]],
+    width: str,
+    inner: str,
+) -> None:
+    """Refuse weights that are not those of an encoder and a decoder of such layers.
+
+    `width` and `inner` name the weights that tell d_model and d_ff. A stack may end in
+    a norm or not.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unknown or misshapen.
+    """
+    sizes = [f"encoder.layers.0.{name}" for name in (width, inner)]
+    for name in sizes:
+        if name not in state:
+            raise ValueError(f"not the weights of an encoder and a decoder: no {name}")
+    d_model, d_ff = (max(1, state[name].numel()) for name in sizes)
+    wanted: dict[str, tuple[int, ...]] = {}
+    for side, layer in layers.items():
+        start, norm = f"{side}.layers.", f"{side}.norm."
+        with torch.device("meta"):
+            parts = layer(d_model, 1, d_ff).state_dict()
+        depth = len({name.split(".")[2] for name in state if name.startswith(start)})
+        for number in range(max(1, depth)):
+            for name, weight in parts.items():
+                wanted[f"{start}{number}.{name}"] = tuple(weight.shape)
+        if f"{norm}weight" in state:
+            wanted[f"{norm}weight"] = wanted[f"{norm}bias"] = (d_model,)
+    found = {name: tuple(weight.shape) for name, weight in state.items()}
+    for name in sorted(found.keys() | wanted.keys()):
+        should, is_now = wanted.get(name, "absent"), found.get(name, "absent")
+        if is_now != should:
+            raise ValueError(f"{name} should be {should}, got {is_now}")
 
 
 def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -209,8 +252,13 @@ def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Takes its `state_dict()` and gives the `encoder.…` and `decoder.…` part of ours;
     torch's class has neither embeddings nor an output map. Its packed query, key and
-    value projections come apart into three.
+    value projections come apart into three. The last norms of both stacks come along
+    if they are there; our post-norm stacks have none, and refuse them when loaded.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
+    require_stacks(state, _TORCH_LAYERS, "norm1.weight", "linear1.bias")
     ours: dict[str, Tensor] = {}
     for name, weight in state.items():
         for torch_name, our_name in _TORCH_NAMES:
@@ -222,14 +270,23 @@ def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The way back from `from_torch`: our stacks' weights under torch's names."""
+    """The way back from `from_torch`: our stacks' weights under torch's names.
+
+    Takes a whole `state_dict()` of ours too, and leaves out what torch does not have.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unknown or misshapen.
+    """
+    sides = tuple(f"{side}." for side in _OUR_LAYERS)
+    stacks = {name: weight for name, weight in state.items() if name.startswith(sides)}
+    require_stacks(
+        stacks, _OUR_LAYERS, "residuals.0.norm.weight", "feed_forward.expand.bias"
+    )
     theirs: dict[str, Tensor] = {}
-    for name, weight in state.items():
-        if not name.startswith(("encoder.", "decoder.")):
-            continue
+    for name, weight in stacks.items():
         layer, query, kind = name.partition(".query_proj.")
         if query:
-            parts = [state[f"{layer}.{role}_proj.{kind}"] for role in _ROLES]
+            parts = [stacks[f"{layer}.{role}_proj.{kind}"] for role in _ROLES]
             name, weight = f"{layer}.in_proj_{kind}", torch.cat(parts)
         elif ".key_proj." in name or ".value_proj." in name:
             continue
