@@ -1,12 +1,15 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tests.strategies import models, seeds, token_ids
-from transformer.data import PAD, Batch
+from transformer import Transformer, TransformerConfig
+from transformer.data import PAD, Batch, sample_pairs, to_examples
+from transformer.decoding import Translator, beam_search, greedy_search
 from transformer.faster import (
+    Speaker,
     chunked_loss,
     half_precision,
     lesson_loss,
@@ -184,6 +187,7 @@ def test_a_lesson_costs_and_teaches_the_same(model, source, given_ids):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
+@settings(max_examples=15)
 @given(models(), token_ids(padded=True))
 def test_half_precision_says_nearly_the_same(model, ids):
     model = model.float()
@@ -201,3 +205,107 @@ def test_no_second_derivative_is_pretended():
     (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="does not require grad"):
         slope.sum().backward()
+
+
+def talker(seed=0, dtype=torch.float64, **overrides) -> Transformer:
+    """A model with random weights, and with biases and norms that do something."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 24, "max_length": 12}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+    model = Transformer(TransformerConfig(11, 9, **(sizes | layers | overrides)))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight.add_(torch.randn_like(weight), alpha=0.3)
+    return model.to(dtype)
+
+
+sources = st.lists(
+    st.lists(st.integers(3, 10), min_size=1, max_size=7), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=20)
+@given(sources, seeds, st.integers(1, 9), st.booleans())
+def test_the_speakers_greedy_search_is_the_plain_one(batch, seed, length, norm_first):
+    model = talker(seed, norm_first=norm_first)
+    assert Speaker(model).greedy_search(batch, length) == greedy_search(
+        model, batch, length
+    )
+
+
+@given(
+    sources,
+    seeds,
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.sampled_from([0.0, 0.6, 1.5]),
+    st.booleans(),
+)
+def test_the_speakers_beam_search_is_the_plain_one(
+    batch, seed, length, beam_size, penalty, norm_first
+):
+    model = talker(seed, norm_first=norm_first)
+    ours = Speaker(model).beam_search(batch, length, beam_size, penalty)
+    assert ours == beam_search(model, batch, length, beam_size, penalty)
+
+
+@settings(max_examples=15)
+@given(sources, seeds, st.integers(2, 5))
+def test_each_beginning_hears_what_the_whole_model_says(batch, seed, beams):
+    """Through crossings of beginnings, every logit is that of the plain forward."""
+    model = talker(seed).eval()
+    speaker = Speaker(model)
+    source = torch.tensor([ids + [0] * (7 - len(ids)) for ids in batch])
+    said = torch.ones(len(source), beams, 1, dtype=torch.int64)
+    with torch.inference_mode():
+        talk = speaker.hear(source, 5, beams)
+        for _ in range(4):
+            logits = speaker.next_logits(said[..., -1], talk)
+            whole = model(source.repeat_interleave(beams, 0), said.flatten(0, 1))[:, -1]
+            torch.testing.assert_close(logits[:, 2:], whole[:, 2:])
+            assert logits[:, :2].eq(-torch.inf).all()
+            parents = torch.randint(0, beams, said.shape[:2])
+            said = said.gather(1, parents[..., None].expand_as(said))
+            fresh = torch.randint(2, 9, said.shape[:2])
+            said = torch.cat((said, fresh[..., None]), dim=-1)
+            talk.follow(parents)
+
+
+def test_sentences_of_the_phrasebook_come_out_the_same():
+    translator = Translator.phrasebook()
+    words = translator.source, translator.target
+    batch = [ids for ids, _ in to_examples(sample_pairs(60, 3), *words)]
+    speaker = Speaker(translator.model)
+    plain = greedy_search(translator.model, batch, 31)
+    assert speaker.greedy_search(batch, 31) == plain
+    assert speaker.beam_search(batch, 31) == beam_search(translator.model, batch, 31)
+    assert [speaker.greedy_search([ids], 31)[0] for ids in batch[:8]] == plain[:8]
+
+
+def test_speaking_leaves_the_model_as_it_was():
+    model = talker(dtype=torch.float32)
+    model.train()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    speaker = Speaker(model)
+    first = speaker.beam_search([[3, 4], [5]], 8)
+    assert speaker.beam_search([[3, 4], [5]], 8) == first  # nothing is left over
+    assert model.training
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name])
+        assert weight.requires_grad
+
+
+@pytest.mark.plain
+def test_the_speaker_refuses_what_the_searches_refuse():
+    speaker = Speaker(talker())
+    with pytest.raises(ValueError, match="beam_size must be a whole number"):
+        speaker.beam_search([[3]], 4, beam_size=0)
+    with pytest.raises(ValueError, match="length_penalty must be finite"):
+        speaker.beam_search([[3]], 4, length_penalty=float("nan"))
+    with pytest.raises(ValueError, match="max_length must be at most 12"):
+        speaker.greedy_search([[3]], 13)
+    with pytest.raises(ValueError, match="every source needs at least one id"):
+        speaker.greedy_search([[3], []], 4)
+    with pytest.raises(ValueError, match=r"token ids must lie in 0..10, got 11"):
+        speaker.beam_search([[11]], 4)

@@ -1,19 +1,26 @@
 """Made from book/15-faster.md: edit the chapter, not this file."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from transformer.data import PAD, Batch
+from transformer.decoder import DecoderLayer
+from transformer.decoding import layers_of, penalised, ready, speaking
 from transformer.embedding import require_positive
+from transformer.encoder import Residual
 from transformer.masks import padding_mask
 from transformer.model import Transformer
+from transformer.multi_head import KeysValues
 
 __all__ = [
     "ChunkedLoss",
@@ -21,6 +28,15 @@ __all__ = [
     "chunked_loss",
     "lesson_loss",
     "half_precision",
+    "Side",
+    "Talk",
+    "LeanLayer",
+    "normed",
+    "told",
+    "add",
+    "Beams",
+    "require_beam",
+    "Speaker",
 ]
 
 
@@ -161,3 +177,320 @@ def half_precision(device: str) -> Iterator[None]:
         kernels = [SDPBackend.MATH]
     with torch.autocast(device, torch.bfloat16), sdpa_kernel(kernels):
         yield
+
+
+class Side(NamedTuple):
+    """Linear maps of one input side by side, stored as few rows read them best."""
+
+    weight: Float[Tensor, "inputs outputs"]
+    bias: Float[Tensor, "outputs"]
+
+    @classmethod
+    def by_side(cls, *maps: nn.Linear, first: float = 1.0) -> "Side":
+        """Lay maps side by side, the first of them multiplied by a number."""
+        factors = [first] + [1.0] * (len(maps) - 1)
+        pairs = list(zip(maps, factors, strict=True))
+        weight = torch.cat([one.weight * factor for one, factor in pairs])
+        bias = torch.cat([one.bias * factor for one, factor in pairs])
+        return cls(weight.detach().T.contiguous(), bias.detach())
+
+    def __call__(
+        self, x: Float[Tensor, "rows inputs"]
+    ) -> Float[Tensor, "rows outputs"]:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+@dataclass
+class Talk:
+    """What some sentences, each with `beams` beginnings, have heard and said.
+
+    Stores hold the positions one after the other, each with a cell for every beginning.
+    `seen` is 0 where a beginning may look and -∞ elsewhere; a single one sees all.
+    """
+
+    memory: list[KeysValues]
+    source_mask: Bool[Tensor, "sources 1 1 length"] | None
+    past: list[KeysValues]
+    seen: Float[Tensor, "sources 1 beams cells"] | None
+    beams: int
+    filled: int = 0
+
+    def keep(self, rows: Int[Tensor, "kept"]) -> None:
+        """Go on with these sentences alone."""
+        for keys, values in self.past:
+            for store in (keys, values):
+                store[: len(rows), :, : self.filled] = store[rows, :, : self.filled]
+        self.past = [KeysValues(k[: len(rows)], v[: len(rows)]) for k, v in self.past]
+        self.memory = [KeysValues(k[rows], v[rows]) for k, v in self.memory]
+        if self.source_mask is not None:
+            self.source_mask = self.source_mask[rows]
+        if self.seen is not None:
+            self.seen = self.seen[rows]
+
+    def follow(self, parents: Int[Tensor, "sources beams"]) -> None:
+        """Each beginning goes on from one of the earlier ones, and sees what it saw."""
+        if self.seen is not None:
+            before = self.seen[:, 0, :, : self.filled]
+            before.copy_(before.gather(1, parents[:, :, None].expand_as(before)))
+
+
+class LeanLayer:
+    """A decoder layer at one new position, in as few operations as it takes."""
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        own, other = layer.self_attention, layer.cross_attention
+        self.heads = own.num_heads
+        scale = (own.query_proj.in_features // own.num_heads) ** -0.5
+        own_maps = own.query_proj, own.key_proj, own.value_proj
+        self.own = Side.by_side(*own_maps, first=scale)
+        self.own_output = Side.by_side(own.output_proj)
+        self.query = Side.by_side(other.query_proj, first=scale)
+        self.other_output = Side.by_side(other.output_proj)
+        self.expand = Side.by_side(layer.feed_forward.expand)
+        self.contract = Side.by_side(layer.feed_forward.contract)
+        self.residuals = [cast("Residual", one) for one in layer.residuals]
+
+    def __call__(
+        self,
+        x: Float[Tensor, "rows d_model"],
+        talk: Talk,
+        past: KeysValues,
+        memory: KeysValues,
+    ) -> Float[Tensor, "rows d_model"]:
+        first, second, third = self.residuals
+        x = add(first, x, self.look_back(told(first, x), talk, past))
+        x = add(second, x, self.look_across(told(second, x), talk, memory))
+        wide = self.expand(told(third, x)).relu_()
+        return add(third, x, self.contract(wide))
+
+    def look_back(
+        self, x: Float[Tensor, "rows d_model"], talk: Talk, past: KeysValues
+    ) -> Float[Tensor, "rows d_model"]:
+        """Self-attention: write this position down, then look at all of them."""
+        start, end = talk.filled, talk.filled + talk.beams
+        split = self.own(x).view(-1, talk.beams, 3, self.heads, past.keys.size(-1))
+        queries, keys, values = split.transpose(1, 3).unbind(2)
+        past.keys[:, :, start:end] = keys
+        past.values[:, :, start:end] = values
+        seen = None if talk.seen is None else talk.seen[..., :end]
+        heads = F.scaled_dot_product_attention(
+            queries, past.keys[:, :, :end], past.values[:, :, :end], seen, scale=1.0
+        )
+        return self.own_output(heads.transpose(1, 2).reshape(x.shape))
+
+    def look_across(
+        self, x: Float[Tensor, "rows d_model"], talk: Talk, memory: KeysValues
+    ) -> Float[Tensor, "rows d_model"]:
+        """Cross-attention: all beginnings of a sentence ask its one memory."""
+        split = self.query(x).view(-1, talk.beams, self.heads, memory.keys.size(-1))
+        heads = F.scaled_dot_product_attention(
+            split.transpose(1, 2), *memory, talk.source_mask, scale=1.0
+        )
+        return self.other_output(heads.transpose(1, 2).reshape(x.shape))
+
+
+def normed(residual: Residual, x: Tensor) -> Tensor:
+    """Layer normalisation, without asking a module to do it."""
+    norm = residual.norm
+    return torch.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
+
+
+def told(residual: Residual, x: Tensor) -> Tensor:
+    """What the sublayer of a residual is given."""
+    return normed(residual, x) if residual.norm_first else x
+
+
+def add(residual: Residual, x: Tensor, said: Tensor) -> Tensor:
+    """What a residual gives on; `said` is used up."""
+    both = said.add_(x)
+    return both if residual.norm_first else normed(residual, both)
+
+
+@dataclass
+class Beams:
+    """The beginnings of some sentences, `beams` each; a closed place totals -∞."""
+
+    words: Int[Tensor, "sources beams"]
+    totals: Float[Tensor, "sources beams"]
+    said: Int[Tensor, "sources beams length"]
+    places: Int[Tensor, "sources 1"]
+
+    @classmethod
+    def begin(cls, words: Int[Tensor, "sources beams"]) -> "Beams":
+        """Nothing is said yet, so only one beginning of each sentence counts."""
+        totals = torch.full(words.shape, -math.inf, device=words.device).double()
+        totals[:, 0] = 0.0
+        places = torch.full_like(words[:, :1], words.size(1))
+        return cls(words, totals, words[:, :, None][:, :, :0], places)
+
+    def grow(
+        self, logits: Float[Tensor, "rows vocabulary"]
+    ) -> Int[Tensor, "sources beams"]:
+        """Keep the likeliest continuations; say which beginning each goes on from."""
+        beams = self.words.size(1)
+        best = logits.log_softmax(-1).topk(min(beams, logits.size(-1)))
+        grown = self.totals[..., None] + best.values.view(*self.words.shape, -1)
+        self.totals, found = grown.flatten(1).topk(beams)
+        closed = torch.arange(beams, device=found.device) >= self.places
+        self.totals = self.totals.masked_fill(closed, -math.inf)
+        self.words = best.indices.view(len(found), -1).gather(1, found)
+        parents = found // best.values.size(-1)
+        before = self.said.gather(1, parents[..., None].expand_as(self.said))
+        self.said = torch.cat((before, self.words[..., None]), dim=-1)
+        return parents
+
+    def close(self, eos_id: int) -> list[tuple[int, float, list[int]]]:
+        """Take out those that have ended: the row, the total and the ids of each."""
+        over = (self.words == eos_id) & (self.totals > -math.inf)
+        ended = [
+            (row, self.totals[row, beam].item(), self.said[row, beam].tolist())
+            for row, beam in over.nonzero().tolist()
+        ]
+        self.totals = self.totals.masked_fill(over, -math.inf)
+        self.places = self.places - over.sum(dim=1, keepdim=True)
+        return ended
+
+    def keep(self, rows: Int[Tensor, "kept"]) -> None:
+        """Go on with these sentences alone."""
+        self.words, self.totals = self.words[rows], self.totals[rows]
+        self.said, self.places = self.said[rows], self.places[rows]
+
+
+def require_beam(beam_size: int, length_penalty: float) -> None:
+    """Refuse what no beam search could follow.
+
+    Raises:
+        ValueError: for a `beam_size` that is no whole number of at least 1, or a
+            `length_penalty` that is not finite or below 0.
+    """
+    require_positive(beam_size=beam_size)
+    if not 0 <= length_penalty < math.inf:
+        raise ValueError(
+            f"length_penalty must be finite and at least 0, got {length_penalty}"
+        )
+
+
+class Speaker:
+    """A model laid out for speaking. Its searches say what the plain ones say.
+
+    The weights are copied when it is made: a model that learns on needs a new one.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.layers = [LeanLayer(layer) for layer in layers_of(model)]
+        special = [model.config.pad_id, model.config.bos_id]
+        self.never = torch.tensor(special, device=model.output.weight.device)
+        self.output = model.output.weight.detach().T.contiguous()
+
+    def hear(
+        self, source: Int[Tensor, "sources length"], room: int, beams: int
+    ) -> Talk:
+        """Encode the sources, once, and make room for `beams` beginnings of each."""
+        model = self.model
+        encoded = model.encode(source)
+        memory = [
+            layer.cross_attention.keys_values(encoded, encoded)
+            for layer in layers_of(model)
+        ]
+        shape = (*memory[0].keys.shape[:2], room * beams, memory[0].keys.size(-1))
+        past = [
+            KeysValues(encoded.new_empty(shape), encoded.new_empty(shape))
+            for _ in memory
+        ]
+        real = padding_mask(source, model.config.pad_id)
+        seen = None
+        if beams > 1:  # at each position, its own cell: later ones come by descent
+            own = torch.eye(beams, dtype=encoded.dtype, device=encoded.device).log()
+            seen = own.repeat(len(source), 1, 1, room)
+        return Talk(memory, None if real.all() else real, past, seen, beams)
+
+    def next_logits(
+        self, words: Int[Tensor, "sources beams"], talk: Talk
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Give each beginning its newest word, and hear how it might go on."""
+        model = self.model
+        place = talk.filled // talk.beams
+        rows = F.embedding(words.flatten(), model.target_embedding.table.weight)
+        scale = math.sqrt(model.config.d_model)
+        x = torch.add(model.position.table[place], rows, alpha=scale)
+        for layer, past, memory in zip(
+            self.layers, talk.past, talk.memory, strict=True
+        ):
+            x = layer(x, talk, past, memory)
+        talk.filled += talk.beams
+        logits = model.decoder.norm(x) @ self.output
+        return logits.index_fill_(1, self.never, -math.inf)
+
+    def greedy_search(
+        self, source_ids: Sequence[Sequence[int]], max_length: int
+    ) -> list[list[int]]:
+        """What `greedy_search` answers, sooner.
+
+        Raises:
+            ValueError: for what `greedy_search` refuses.
+        """
+        source = ready(self.model, source_ids, max_length)
+        answers: list[list[int]] = [[] for _ in source_ids]
+        with speaking(self.model):
+            talk = self.hear(source, max_length, beams=1)
+            speakers = list(range(len(source)))
+            words = source.new_full((len(source), 1), self.model.config.bos_id)
+            for _ in range(max_length):
+                words = self.next_logits(words, talk).max(dim=-1, keepdim=True).indices
+                said = words[:, 0].tolist()
+                going = [
+                    row
+                    for row, word in enumerate(said)
+                    if word != self.model.config.eos_id
+                ]
+                for row in going:
+                    answers[speakers[row]].append(said[row])
+                if not going:
+                    break
+                if len(going) < len(said):
+                    rows = torch.tensor(going, device=words.device)
+                    talk.keep(rows)
+                    words, speakers = words[rows], [speakers[row] for row in going]
+        return answers
+
+    def beam_search(
+        self,
+        source_ids: Sequence[Sequence[int]],
+        max_length: int,
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+    ) -> list[list[int]]:
+        """What `beam_search` answers, sooner.
+
+        Raises:
+            ValueError: for what `beam_search` refuses.
+        """
+        require_beam(beam_size, length_penalty)
+        source = ready(self.model, source_ids, max_length)
+        bos, eos = self.model.config.bos_id, self.model.config.eos_id
+        speakers = list(range(len(source)))
+        best = [(-math.inf, [bos]) for _ in speakers]
+        with speaking(self.model):
+            talk = self.hear(source, max_length, beam_size)
+            beams = Beams.begin(source.new_full((len(source), beam_size), bos))
+            for length in range(1, max_length + 1):
+                talk.follow(beams.grow(self.next_logits(beams.words, talk)))
+                for row, total, ids in beams.close(eos):
+                    worth = penalised(total, length, length_penalty)
+                    if worth > best[speakers[row]][0]:
+                        best[speakers[row]] = worth, ids
+                going = (beams.totals > -math.inf).any(dim=1).nonzero().squeeze(1)
+                if not len(going):
+                    break
+                if len(going) < len(speakers):
+                    talk.keep(going)
+                    beams.keep(going)
+                    speakers = [speakers[row] for row in going.tolist()]
+            else:  # cut: the likeliest beginning counts where none has ended
+                for speaker, ids in zip(
+                    speakers, beams.said[:, 0].tolist(), strict=True
+                ):
+                    if best[speaker][0] == -math.inf:
+                        best[speaker] = 0.0, ids
+        return [[i for i in ids if i not in (bos, eos)] for _, ids in best]
