@@ -1,6 +1,9 @@
 """The command line, in real processes."""
 
+import io
 import os
+import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -227,3 +230,128 @@ def test_help_teaches(capsys, arguments):
     assert (code, errors) == (0, "")
     assert output.startswith("usage: python -m transformer")
     assert len(output) > 300
+
+
+# The same without a process: what the terminal, the pipe and the keyboard may do.
+
+
+class Typed(io.StringIO):
+    """Lines as if typed at a terminal, or a terminal's screen."""
+
+    def isatty(self):
+        return True
+
+
+def piped(text):
+    """Lines that come down a pipe, as the bytes they are."""
+    return io.TextIOWrapper(io.BytesIO(text), encoding="latin-1")
+
+
+def test_a_pipe_is_read_as_utf_8_whatever_the_machine_prefers(capsys, monkeypatch):
+    text = "J’aime Rome\n \nIl visite le Brésil\n"
+    monkeypatch.setattr(sys, "stdin", piped(text.encode()))
+    english = "I like Rome\n\nHe visits Brazil\n"
+    assert inside(capsys, "translate") == (0, english, "")
+
+
+def test_in_a_pipe_the_first_bad_line_is_the_end(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", piped(b"Il a deux chats\nZorro\nJane\n"))
+    code, output, errors = inside(capsys, "translate")
+    assert (code, output) == (2, "He has two cats\n")
+    assert errors.startswith("python -m transformer: line 2: unknown word 'Zorro'")
+    assert errors.count("\n") == 1
+
+
+def test_at_a_terminal_a_bad_line_is_told_and_the_next_one_read(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Typed("Zorro\nIl a deux chats\n"))
+    code, output, errors = inside(capsys, "translate")
+    assert (code, output) == (0, "He has two cats\n")
+    invitation, complaint = errors.splitlines()
+    assert invitation.startswith("One French sentence a line; end with Ctrl-D")
+    assert complaint.startswith("unknown word 'Zorro'")
+
+
+def test_bytes_that_are_no_text_take_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", piped(b"\xff\xfe\n"))
+    message = "python -m transformer: standard input is not UTF-8 text\n"
+    assert inside(capsys, "translate") == (2, "", message)
+
+
+def test_no_standard_input_takes_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    code, output, errors = inside(capsys, "translate")
+    assert (code, output) == (2, "")
+    assert errors.endswith("no sentence given, and standard input is closed\n")
+
+
+def test_no_standard_output_is_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["translate", "Il a deux chats"]) == 0
+
+
+def test_ctrl_c_ends_the_line_and_leaves_with_130(capsys, monkeypatch):
+    class Interrupted(Typed):
+        def __next__(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Interrupted())
+    code, output, errors = inside(capsys, "translate")
+    assert (code, output) == (130, "")
+    assert errors.endswith("\n\n")
+
+
+def test_a_closed_pipe_is_where_the_rest_goes(tmp_path, monkeypatch):
+    hear, say = os.pipe()
+    os.close(hear)
+    with os.fdopen(say, "w", closefd=False) as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["translate", "Il a deux chats"]) == 0
+        assert os.fstat(say).st_rdev == os.stat(os.devnull).st_rdev
+    os.close(say)
+
+
+@pytest.mark.parametrize("screen", [io.StringIO, Typed])
+def test_training_says_how_it_goes(capsys, tmp_path, monkeypatch, screen):
+    out = tmp_path / "new" / "weights"
+    errors = screen()
+    monkeypatch.setattr(sys, "stderr", errors)
+    monkeypatch.setattr("transformer.training.exact_match", lambda *_: 0.25)
+    command = "train-phrasebook", "--out", str(out), "--sentences", "400", "--seed", "3"
+    assert main(list(command)) == 0
+    output = capsys.readouterr().out
+    size = out.stat().st_size / 1e6
+    assert output == (
+        f"25.0% of 1,000 held-out sentences translated exactly; "
+        f"wrote {out} ({size:.1f} MB)\n"
+    )
+    first, *told = re.split(r"[\r\n]+", errors.getvalue().rstrip("\n"))
+    assert first == "making 400 sentences …"
+    steps = [int(line.split()[1]) for line in told]
+    total = int(told[0].split()[3])
+    assert told[0].startswith("step 1 of" if screen is Typed else "step ")
+    if screen is Typed:
+        assert steps == list(range(1, total + 1))
+        assert all(len(line) == 75 for line in told)
+        assert errors.getvalue().endswith("\n")
+    else:
+        assert len(steps) == len(set(steps)) <= 10
+        assert steps[-1] == total
+        assert "\r" not in errors.getvalue()
+
+
+def test_a_folder_that_may_not_be_written_is_told_before_the_training(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    code, output, errors = inside(capsys, "train-phrasebook", "--out", f"{tmp_path}/x")
+    assert (code, output) == (2, "")
+    assert errors == f"python -m transformer: cannot write in the folder {tmp_path}\n"
+
+
+def test_the_module_runs_as_a_program(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["transformer", "translate", "Jane visite Rome"])
+    monkeypatch.delitem(sys.modules, "transformer.__main__")
+    with pytest.raises(SystemExit) as leaving:
+        runpy.run_module("transformer", run_name="__main__")
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out == "Jane visits Rome\n"

@@ -1,0 +1,947 @@
+"""Break the package in every small way and see whether a test notices.
+
+    python tools/mutants.py run             every mutant, against the package's tests
+    python tools/mutants.py run --sample 75 those that the commit draws, for 75 seconds
+    python tools/mutants.py claims          every mutant, against its chapter's claims
+    python tools/mutants.py report          benchmarks/results/mutants.{json,md}
+
+The changes are mutmut's, and five of our own. mutmut itself leaves decorated functions
+alone, and half of this package is decorated, so the mutants are made and run here: a
+process that has torch loaded forks for each one, in a copy of the tree, and runs the
+tests whose lines the change touches, the quickest first, to the first that fails.
+
+What was found is kept in `.mutants/`, so that a long run can be stopped and taken up.
+Which test runs which line is read from `.coverage`, which `make units` writes.
+"""
+
+import argparse
+import ast
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+from libcst.metadata import (
+    MetadataWrapper,
+    WhitespaceInclusivePositionProvider,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / ".mutants"
+RESULTS = ROOT / "benchmarks" / "results"
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "mutants"
+]
+
+
+# What is changed.
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One small change to one module."""
+
+    module: str
+    name: str  # function or class, line before, line after, how many such before it
+    line: int
+    start: int
+    end: int
+    text: str
+    operator: str
+    code: str  # a digest of the statement of the module that is changed
+
+    def apply(self, source: str) -> str:
+        """The module, changed."""
+        return source[: self.start] + self.text + source[self.end :]
+
+
+Change = Iterable[cst.CSTNode]
+
+
+def negate(test: cst.BaseExpression) -> Change:
+    """`if a` becomes `if not (a)`; given the tests of if, while and comprehensions."""
+    brackets = {
+        "lpar": [cst.LeftParen(), *test.lpar],
+        "rpar": [*test.rpar, cst.RightParen()],
+    }
+    yield cst.UnaryOperation(cst.Not(), test.with_changes(**brackets))
+
+
+def drop_statement(node: cst.BaseSmallStatement) -> Change:
+    """A call, an addition in place, a raise or a break becomes `pass`."""
+    yield cst.Pass()
+
+
+def swap_arguments(node: cst.Call) -> Change:
+    """`f(a, b)` becomes `f(b, a)`."""
+    for one, two in zip(range(len(node.args)), range(1, len(node.args)), strict=False):
+        first, second = node.args[one], node.args[two]
+        if not (first.keyword or second.keyword or first.star or second.star):
+            args = list(node.args)
+            args[one] = first.with_changes(value=second.value)
+            args[two] = second.with_changes(value=first.value)
+            yield node.with_changes(args=args)
+
+
+def one_less(node: cst.Integer) -> Change:
+    """`n` becomes `n - 1`; mutmut makes it `n + 1`."""
+    yield cst.parse_expression(f"({node.evaluated_value - 1})")
+
+
+def drop_decorator(node: cst.Decorator) -> Change:
+    """A function without one of its decorators."""
+    yield cst.EmptyLine(indent=False, newline=cst.Newline(""))
+
+
+def operators() -> list[tuple[Any, Callable[[Any], Change]]]:
+    """mutmut's, without what is not worth a mutant; then ours."""
+    from mutmut.mutation import mutators
+
+    def one_string(node: cst.BaseString) -> Change:
+        for change in mutators.operator_string(node):
+            yield change
+            return  # "XXtextXX" is enough; mutmut goes on to two other cases
+
+    one_string.__name__ = mutators.operator_string.__name__
+    theirs = [
+        (kind, one_string if change is mutators.operator_string else change)
+        for kind, change in mutators.mutation_operators
+    ]
+    return [
+        *theirs,
+        (
+            cst.Expr | cst.AugAssign | cst.Raise | cst.Break | cst.Continue,
+            drop_statement,
+        ),
+        (cst.Call, swap_arguments),
+        (cst.Integer, one_less),
+    ]
+
+
+def alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+class Finder(cst.CSTVisitor):
+    """Every change to one module, as the text that replaces a piece of it."""
+
+    def __init__(self, module: str, source: str) -> None:
+        self.module, self.source = module, source
+        self.wrapper = MetadataWrapper(cst.parse_module(source))
+        places = self.wrapper.resolve(WhitespaceInclusivePositionProvider)
+        self.places = places
+        self.starts = [0]
+        for line in source.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.operators = operators()
+        self.inside: list[str] = []
+        self.found: list[Mutant] = []
+        # From where to where each statement of the module goes, with its decorators.
+        tree = ast.parse(source).body
+        first_lines = [
+            min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            for node in tree
+        ]
+        ends = [*(self.starts[line - 1] for line in first_lines[1:]), len(source)]
+        begins = [self.starts[line - 1] for line in first_lines]
+        self.statements = list(zip(begins, ends, strict=True))
+        self.seen = {
+            f"{begin} {ast.dump(ast.parse(source[begin:end]))}"
+            for begin, end in self.statements
+        }
+        self.times: Counter[str] = Counter()
+        self.messages = 0
+        self.wrapper.module.visit(self)
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(
+            node, cst.Annotation | cst.Import | cst.ImportFrom
+        ) or self.is_words(node):
+            return False
+        if isinstance(node, cst.Raise):
+            self.messages += 1
+        for kind, change in self.operators:
+            if isinstance(node, kind):
+                if self.messages and isinstance(node, cst.BaseString):
+                    continue  # how a message is worded
+                for new in change(node):
+                    self.add(node, new, change.__name__)
+        if isinstance(node, cst.If | cst.While | cst.CompIf):
+            for new in negate(node.test):
+                self.add(node.test, new, negate.__name__)
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            self.inside.append(node.name.value)
+            for decorator in node.decorators:
+                for new in drop_decorator(decorator):
+                    self.add(decorator.decorator, new, drop_decorator.__name__)
+        return True
+
+    def on_leave(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.Raise):
+            self.messages -= 1
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            self.inside.pop()
+
+    def is_words(self, node: cst.CSTNode) -> bool:
+        """Docstrings, help texts and the phrasebook's tables are words, not code."""
+        if isinstance(node, cst.Expr):
+            return isinstance(node.value, cst.SimpleString | cst.ConcatenatedString)
+        if isinstance(node, cst.Arg) and node.keyword:
+            return node.keyword.value in SETTINGS["words"]["arguments"]
+        if isinstance(node, cst.Assign) and not self.inside:
+            (target,) = (t.target for t in node.targets)
+            name = target.value if isinstance(target, cst.Name) else ""
+            return name in SETTINGS["words"]["tables"]
+        return isinstance(node, cst.If) and "TYPE_CHECKING" in self.code(node.test)
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.wrapper.module.code_for_node(node)
+
+    def add(self, node: cst.CSTNode, new: cst.CSTNode, operator: str) -> None:
+        place = self.places[node]
+        start = self.starts[place.start.line - 1] + place.start.column
+        end = self.starts[place.end.line - 1] + place.end.column
+        old, text = self.code(node), self.code(new)
+        if operator == drop_decorator.__name__:
+            start, old = start - 1, "@" + old
+        # libcst writes a node as if it stood at the margin; here it may be indented.
+        at, where = start, []
+        for character in old:
+            while self.source[at] == " " != character:
+                at += 1
+            if self.source[at] != character:
+                raise AssertionError(f"{self.module}: {old!r} is not here")
+            where.append(at)
+            at += 1
+        if at != end:
+            raise AssertionError(f"{self.module}: {old!r} is not all")
+        where.append(end)
+        same = alike(old, text)
+        rest = alike(old[same:][::-1], text[same:][::-1])
+        start, end = where[same], where[len(old) - rest]
+        text = text[same : len(text) - rest]
+        mutant = self.source[:start] + text + self.source[end:]
+        first, last = next(s for s in self.statements if s[0] <= start <= s[1])
+        statement = mutant[first : len(mutant) - (len(self.source) - last)]
+        try:
+            dumped = f"{first} {ast.dump(ast.parse(statement))}"
+        except SyntaxError:
+            return
+        if dumped in self.seen:
+            return
+        self.seen.add(dumped)
+        line = self.source.count("\n", 0, start) + 1
+        before = self.source.splitlines()[line - 1].strip()
+        after = mutant.splitlines()[line - 1].strip()
+        name = f"{'.'.join(self.inside) or 'module'}: {before} → {after}"
+        self.times[name] += 1
+        if self.times[name] > 1:
+            name += f" ({self.times[name]})"
+        code = digest(self.source[first:last].strip())
+        found = Mutant(self.module, name, line, start, end, text, operator, code)
+        self.found.append(found)
+
+
+def modules() -> dict[str, Path]:
+    """The package's modules by name."""
+    return {path.stem: path for path in sorted((ROOT / "transformer").glob("*.py"))}
+
+
+def mutants_of(module: str) -> list[Mutant]:
+    """All that can be done to a module."""
+    return Finder(module, modules()[module].read_text(encoding="utf-8")).found
+
+
+# Which tests to run.
+
+
+class Tests:
+    """The tests that run each line, and how long each takes."""
+
+    def __init__(self, folder: Path) -> None:
+        from coverage import CoverageData
+
+        self.seconds: dict[str, float] = {}
+        for file in sorted(folder.glob("units-*.xml")):
+            for case in ElementTree.parse(file).iter("testcase"):
+                test = f"{case.get('file')}::{case.get('name')}"
+                if test.partition("[")[0].partition("::")[2] in SETTINGS["too_slow"]:
+                    continue
+                self.seconds[test] = float(case.get("time") or 0)
+        if not self.seconds:
+            raise SystemExit("which test runs what? Run `make units` first.")
+        data = CoverageData(str(ROOT / ".coverage"))
+        data.read()
+        self.lines: dict[str, dict[int, set[str]]] = {}
+        self.touching: dict[str, set[str]] = {}
+        for path in data.measured_files():
+            lines = {
+                line: {
+                    test
+                    for test in (context.partition("|")[0] for context in contexts)
+                    if test in self.seconds
+                }
+                for line, contexts in data.contexts_by_lineno(path).items()
+            }
+            name = Path(path).stem
+            self.lines[name] = lines
+            self.touching[name] = set().union(*lines.values())
+
+    def of(self, mutant: Mutant) -> list[list[str]]:
+        """The tests to run, in three turns: collecting them all takes its time.
+
+        Those of the line in the module's own test files; those of the line elsewhere;
+        the rest of the module's test files. A line may run once for many tests, at
+        import, in a fixture or behind a cache, and then it has no test to show.
+        """
+        names = SETTINGS["files"].get(mutant.module, [f"test_{mutant.module}.py"])
+        files = tuple(f"tests/{name}::" for name in names)
+        own = {test for test in self.seconds if test.startswith(files)}
+        line = self.lines.get(mutant.module, {}).get(mutant.line, set())
+        if not line:
+            line = own | self.touching.get(mutant.module, set())
+        turns = own & line, line - own, own - line
+        cost = self.seconds.__getitem__
+        return [sorted(sorted(turn), key=cost) for turn in turns if turn]
+
+
+# One mutant, one process.
+
+
+def copy_of_the_tree() -> Path:
+    """Where the mutants live: the working tree itself is never changed."""
+    copy = Path(tempfile.mkdtemp(prefix="mutants-")) / "tree"
+    copy.mkdir()
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("vendor/"):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copy / name)
+    return copy
+
+
+def enter(copy: Path) -> None:
+    """Make this process one that lives in the copy, quietly."""
+    os.chdir(copy)
+    os.environ["PYTHONPATH"] = str(copy)
+    sys.path[:] = [str(copy), *(p for p in sys.path if Path(p or ".") != ROOT)]
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
+
+
+class Watch:
+    """A pytest plugin: no test may take much longer than it did; say which failed."""
+
+    def __init__(self, seconds: dict[str, float], answer: int) -> None:
+        self.seconds, self.answer = seconds, answer
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        limit = SETTINGS["patience"] + SETTINGS["slower"] * self.seconds.get(nodeid, 1)
+        self.now = nodeid
+        signal.alarm(int(limit))  # nothing handles it: the process ends
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            os.write(self.answer, report.nodeid.encode())
+
+
+QUIET = (
+    *("-x", "-q", "--tb=no", "--no-header", "--no-summary"),
+    *("-p", "no:cacheprovider", "-p", "no:nbval", "-p", "no:cov", "-p", "no:xdist"),
+    *("-p", "no:unraisableexception"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # loaded before the fork
+    "--hypothesis-profile=mutants",
+)
+
+
+def run_tests(
+    turns: Sequence[Sequence[str]], seconds: dict[str, float], answer: int
+) -> int:
+    """What pytest returns: 0 when nothing was noticed."""
+    import pytest
+
+    code = 0
+    for turn in turns:
+        code = code or int(pytest.main([*QUIET, *turn], [Watch(seconds, answer)]))
+    return code
+
+
+BROKEN = "the bench is broken:"
+
+
+@dataclass
+class Fate:
+    """What became of a mutant."""
+
+    verdict: str  # survived, killed, timeout
+    by: str
+    seconds: float
+
+
+def in_a_child(work: Callable[[int], int], limit: float) -> Fate:
+    """Fork, work, and say how it ended."""
+    started = time.monotonic()
+    hear, say = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.setsid()
+            os.close(hear)
+            memory = int(SETTINGS["memory_gb"]) << 30
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            status = work(say)
+        except BaseException as error:  # of this tool, not of a test
+            os.write(say, f"{BROKEN} {error!r}".encode())
+        finally:
+            os._exit(status)
+    os.close(say)
+    ended, status = 0, 0
+    while not ended:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended:
+            time.sleep(0.01)
+            if time.monotonic() - started > limit:
+                os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what the tests had started
+    with os.fdopen(hear, "rb") as stream:
+        by = stream.read().decode(errors="replace")
+    if by.startswith(BROKEN):
+        raise AssertionError(by)
+    seconds = round(time.monotonic() - started, 2)
+    if os.WIFSIGNALED(status):
+        late = os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGKILL)
+        return Fate("timeout" if late else "killed", by or "a signal", seconds)
+    code = os.WEXITSTATUS(status)
+    return Fate("survived" if code == 0 else "killed", by or f"exit {code}", seconds)
+
+
+REHEARSAL = """
+from hypothesis import given, strategies
+
+@given(strategies.integers())
+def test_nothing(number): ...
+"""
+
+
+def load_the_heavy() -> None:
+    """What every mutant needs and no mutant changes, loaded once before the forks."""
+    import beartype
+    import jaxtyping
+    import pytest
+    import safetensors.torch
+    import torch.utils.data
+    import torch._dynamo  # isort: skip
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # & had it ignored
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as silence:
+        test = Path(folder) / "test_rehearsal.py"
+        test.write_text(REHEARSAL)
+        with contextlib.redirect_stdout(silence):
+            pytest.main([*QUIET[:-1], "--rootdir", folder, str(test)])
+    signal.alarm(0)
+    gc.collect()
+    gc.freeze()  # or every fork searches all of torch for garbage
+    _ = beartype, jaxtyping, safetensors
+
+
+class Bench:
+    """A copy of the tree in which mutants are tried, one after another."""
+
+    def __init__(self, tests: Tests) -> None:
+        self.tests = tests
+        self.sound: set[str] = set()
+        self.copy = copy_of_the_tree()
+        self.sources = {n: p.read_text(encoding="utf-8") for n, p in modules().items()}
+
+    def close(self) -> None:
+        """Remove the copy."""
+        shutil.rmtree(self.copy.parent)
+
+    def run(self, turns: Sequence[Sequence[str]]) -> Fate:
+        """Run tests in the copy as it is."""
+        slow = sum(self.tests.seconds[test] for turn in turns for test in turn)
+
+        def work(say: int) -> int:
+            enter(self.copy)
+            sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            return run_tests(turns, self.tests.seconds, say)
+
+        return in_a_child(work, 120 + SETTINGS["slower"] * slow)
+
+    def warm_up(self) -> None:
+        """Let the compiled tests and modules be written, which saves most of a fork."""
+
+        def work(_: int) -> int:
+            enter(self.copy)
+            import pytest
+
+            return int(pytest.main([*QUIET, "--collect-only", "tests"])) and 0
+
+        in_a_child(work, 120)
+
+    def try_(self, mutant: Mutant) -> Fate:
+        """Put the change in, run its tests, take it out again."""
+        path = self.copy / "transformer" / f"{mutant.module}.py"
+        source = self.sources[mutant.module]
+        for old in path.parent.glob(f"__pycache__/{mutant.module}.*"):
+            old.unlink()
+        path.write_text(mutant.apply(source), encoding="utf-8")
+        turns = self.tests.of(mutant)
+        try:
+            fate = self.run(turns)
+        finally:
+            path.write_text(source, encoding="utf-8")
+        if fate.verdict != "survived":
+            self.vouch(fate.by, turns)
+        return fate
+
+    def vouch(self, killer: str, turns: Sequence[Sequence[str]]) -> None:
+        """A test that kills must pass where nothing is changed; asked once of each.
+
+        Raises:
+            SystemExit: naming a test that fails in any case.
+        """
+        if killer in self.sound:
+            return
+        known = killer in self.tests.seconds
+        fate = self.run([[killer]] if known else turns[:1])
+        if fate.verdict != "survived":
+            raise SystemExit(f"the unchanged package fails {fate.by}")
+        self.sound.add(killer)
+
+
+# What is kept.
+
+
+def digest(*texts: str) -> str:
+    """A short name for some text."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def tests_digest() -> str:
+    """Another one when any test has changed."""
+    files = sorted((ROOT / "tests").glob("*.py"))
+    return digest(*(file.read_text(encoding="utf-8") for file in files))
+
+
+class Diary:
+    """What became of each mutant, kept in a file a line."""
+
+    def __init__(self, name: str) -> None:
+        self.path = KEPT / f"{name}.jsonl"
+        self.path.parent.mkdir(exist_ok=True)
+        self.fates: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    self.fates[entry["key"]] = entry
+
+    @staticmethod
+    def key(mutant: Mutant) -> str:
+        """The same mutant of the same module, wherever it stands."""
+        return digest(mutant.module, mutant.name)
+
+    def of(self, mutant: Mutant) -> dict[str, Any]:
+        """What is known of a mutant of the code as it is now."""
+        entry = self.fates.get(self.key(mutant), {})
+        return entry if entry.get("code") == mutant.code else {}
+
+    def knows(self, mutant: Mutant, tests: str) -> bool:
+        """A killed mutant stays killed; a survivor is tried again by new tests."""
+        entry = self.of(mutant)
+        return bool(entry) and (
+            entry["verdict"] != "survived" or entry["tests"] == tests
+        )
+
+    def add(self, mutant: Mutant, tests: str, fate: Fate) -> None:
+        """Write it down."""
+        entry = {
+            "key": self.key(mutant),
+            "module": mutant.module,
+            "name": mutant.name,
+            "line": mutant.line,
+            "operator": mutant.operator,
+            "code": mutant.code,
+            "tests": tests,
+            "verdict": fate.verdict,
+            "by": fate.by,
+            "seconds": fate.seconds,
+        }
+        self.fates[entry["key"]] = entry
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def equivalent() -> dict[str, dict[str, str]]:
+    """The mutants that no test can tell from the package, and why: by module."""
+    path = ROOT / "tests" / "equivalent_mutants.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def reason(mutant: Mutant) -> str | None:
+    """Why this mutant is no mistake, if it is known."""
+    return equivalent().get(mutant.module, {}).get(mutant.name)
+
+
+# The commands.
+
+
+def say(text: str) -> None:
+    """A line at once."""
+    print(text, flush=True)
+
+
+def run_side_by_side(chosen: Sequence[str], jobs: int, again: bool) -> int:
+    """Several processes share the mutants out."""
+    command = [sys.executable, __file__, "run", *chosen, *["--again"][: int(again)]]
+    running = [
+        subprocess.Popen([*command, "--part", f"{part}/{jobs}"]) for part in range(jobs)
+    ]
+    try:
+        return max(process.wait() for process in running)
+    finally:
+        for process in running:
+            process.terminate()
+
+
+def run_all(chosen: Sequence[str], again: bool, part: int, parts: int) -> int:
+    """Every mutant that is not in the diary yet; the work of one process."""
+    load_the_heavy()
+    tests, diary, now = Tests(KEPT), Diary("tests"), tests_digest()
+    todo = []
+    for module in chosen:
+        found = [m for m in mutants_of(module) if again or not reason(m)]
+        random.Random(0).shuffle(found)  # stopped early, it has seen a fair sample
+        todo += [m for m in found[part::parts] if again or not diary.knows(m, now)]
+    say(f"{len(todo)} mutants to try in {', '.join(chosen)}")
+    if not todo:
+        return 0
+    bench = Bench(tests)
+    started = time.monotonic()
+    try:
+        bench.warm_up()
+        for done, mutant in enumerate(todo, 1):
+            fate = bench.try_(mutant)
+            diary.add(mutant, now, fate)
+            left = (time.monotonic() - started) / done * (len(todo) - done) / 60
+            if fate.verdict == "survived" or done % 50 == 0:
+                say(
+                    f"{mutant.module} {done}/{len(todo)}, {left:.0f} min left: "
+                    f"{fate.verdict} after {fate.seconds} s, {mutant.name}"
+                )
+    finally:
+        bench.close()
+    return 0
+
+
+def commit() -> str:
+    """What the sample is drawn by."""
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return found.stdout.strip() or "no commit"
+
+
+def run_sample(budget: float) -> int:
+    """Mutants drawn by the commit, for so many seconds; 1 when one survives."""
+    load_the_heavy()
+    every = [m for name in modules() for m in mutants_of(name) if not reason(m)]
+    random.Random(commit()).shuffle(every)
+    bench = Bench(Tests(KEPT))
+    survivors, tried, started = [], 0, time.monotonic()
+    try:
+        bench.warm_up()
+        for mutant in every:
+            if time.monotonic() - started > budget:
+                break
+            tried += 1
+            if bench.try_(mutant).verdict == "survived":
+                survivors.append(mutant)
+                say(f"survived: {mutant.module}:{mutant.line} {mutant.name}")
+    finally:
+        bench.close()
+    say(f"{tried} of {len(every)} mutants tried, {len(survivors)} survived")
+    return 1 if survivors or not tried else 0
+
+
+# The book's claims.
+
+
+def chapter_of(module: str) -> Path | None:
+    """The chapter that makes a module; two modules are written by hand."""
+    import tangle
+
+    for chapter, path, _ in tangle.modules(ROOT):
+        if path.stem == module:
+            return chapter
+    return None
+
+
+@dataclass
+class Cell:
+    """A code cell of a chapter."""
+
+    source: str
+    tags: list[str]
+
+
+def cells_of(chapter: Path) -> list[Cell]:
+    """Its code cells, in reading order."""
+    import jupytext
+
+    return [
+        Cell(cell.source.strip(), cell.metadata.get("tags", []))
+        for cell in jupytext.read(chapter, fmt="md:myst").cells
+        if cell.cell_type == "code"
+    ]
+
+
+def prepare_the_stage() -> None:
+    """Figures are not drawn: no claim is about one."""
+    os.environ["MPLBACKEND"] = "Agg"
+    import myst_nb
+
+    import bookkit
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    bookkit.show = bookkit.show_math = nothing
+    myst_nb.glue = nothing
+
+
+def play(cells: Sequence[Cell], first: int, space: dict[str, Any], say: int) -> int:
+    """Run cells; 0 when all ran, 1 when a claim failed, 2 when another cell broke."""
+    for number, cell in enumerate(cells[first:], first):
+        signal.alarm(int(SETTINGS["patience_with_a_cell"]))
+        try:
+            exec(compile(cell.source, f"cell {number}", "exec"), space)
+        except BaseException as error:
+            claimed = "claim" in cell.tags
+            what = f"{'claim' if claimed else 'cell'} {number}: {error!r}"
+            os.write(say, what[:200].encode())
+            return 1 if claimed else 2
+    return 0
+
+
+def play_chapter(module: str, budget: float) -> Iterator[tuple[Mutant, Fate]]:
+    """Each mutant of a module in its chapter, from its cell to the end of the page."""
+    chapter = chapter_of(module)
+    if chapter is None:
+        return
+    source = modules()[module].read_text(encoding="utf-8")
+    cells = cells_of(chapter)
+    inside: dict[int, list[tuple[Mutant, str]]] = defaultdict(list)
+    for mutant in mutants_of(module):
+        for number, cell in enumerate(cells):
+            at = source.find(cell.source) if "export" in cell.tags else -1
+            if at >= 0 and at <= mutant.start and mutant.end <= at + len(cell.source):
+                start, end = mutant.start - at, mutant.end - at
+                changed = cell.source[:start] + mutant.text + cell.source[end:]
+                inside[number].append((mutant, changed))
+                break
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells):
+        for mutant, changed in inside[number]:
+            mutated = [*cells[:number], Cell(changed, cell.tags), *cells[number + 1 :]]
+
+            def work(say: int, played: list[Cell] = mutated, at: int = number) -> int:
+                silence = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(silence, stream)
+                return play(played, at, space, say)
+
+            yield mutant, in_a_child(work, budget)
+        exec(compile(cell.source, f"cell {number}", "exec"), space)
+
+
+def run_claims(chosen: Sequence[str]) -> int:
+    """Every mutant against the claims of its own chapter."""
+    load_the_heavy()
+    os.chdir(tempfile.mkdtemp(prefix="claims-"))
+    sys.path.insert(0, str(ROOT))
+    prepare_the_stage()
+    diary = Diary("claims")
+    for module in chosen:
+        for mutant, fate in play_chapter(module, SETTINGS["patience_with_a_chapter"]):
+            diary.add(mutant, "", fate)
+        say(f"{module}: the claims have seen its mutants")
+    return 0
+
+
+# The report.
+
+
+def report() -> int:
+    """What is in the diaries, as numbers and as a page."""
+    tried, claimed = Diary("tests"), Diary("claims")
+    table, survivors, unseen = {}, [], 0
+    for module in modules():
+        row: Counter[str] = Counter()
+        for mutant in mutants_of(module):
+            row["mutants"] += 1
+            fate, why = tried.of(mutant), reason(mutant)
+            if why:
+                row["equivalent"] += 1
+                survivors.append((module, mutant, why))
+            elif not fate:
+                row["not tried"] += 1
+                unseen += 1
+            else:
+                row[fate["verdict"]] += 1
+                if fate["verdict"] == "survived":
+                    survivors.append((module, mutant, "not killed yet"))
+            if book := claimed.of(mutant):
+                row["book tried"] += 1
+                row["book claims"] += book["by"].startswith("claim")
+                row["book breaks"] += book["verdict"] != "survived"
+        table[module] = dict(row)
+    total: Counter[str] = Counter()
+    for row in table.values():
+        total.update(row)
+    dead = total["killed"] + total["timeout"]
+    alive = total["survived"]
+    share = dead / max(dead + alive, 1)
+    found = {
+        "modules": table,
+        "total": dict(total),
+        "killed_share_of_those_tried_and_not_equivalent": round(share, 4),
+        "survivors": [
+            {"module": module, "line": m.line, "mutant": m.name, "reason": why}
+            for module, m, why in survivors
+        ],
+    }
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    (RESULTS / "mutants.json").write_text(text, encoding="utf-8")
+    (RESULTS / "mutants.md").write_text(page(table, total, survivors), encoding="utf-8")
+    say(f"{dead} of {dead + alive} killed ({share:.1%}), {unseen} not tried")
+    return 0
+
+
+COLUMNS = (
+    "mutants",
+    "killed",
+    "timeout",
+    "survived",
+    "equivalent",
+    "not tried",
+    "book tried",
+    "book claims",
+    "book breaks",
+)
+PAGE = """\
+# Mutants
+
+`make mutants` changes one thing at a time in `transformer/`, an operator, a number, an
+argument, a condition, a decorator, a whole statement, and runs the tests that reach the
+changed line, without the shape checker. A mutant is *killed* when one of them fails and
+*timed out* when one no longer ends. The changes are those of mutmut, and five of our
+own; how a message is worded, the help texts and the phrasebook's tables of words are
+left alone.
+
+**{share:.1%}** of the {tried:,} mutants tried that are not known to be equivalent are
+killed or timed out; {unseen:,} of {mutants:,} were not tried.
+
+The last three columns are the book's own: how many mutants were put into the chapter
+that defines their module, how many of those a **claim** on that page refutes, and how
+many stop the page in some way (a claim that fails, or a cell that no longer runs).
+Figures are not drawn for this, and the printed numbers are not compared. The claims of
+other chapters are not counted, though they use the same modules.
+
+{table}
+"""
+
+
+def page(
+    table: dict[str, dict[str, int]],
+    total: Counter[str],
+    survivors: Sequence[tuple[str, Mutant, str]],
+) -> str:
+    """The report to read."""
+    head = "| module | " + " | ".join(COLUMNS) + " |\n|---" * 1
+    head += "|---:" * len(COLUMNS) + "|\n"
+    lines = [
+        f"| {name} | " + " | ".join(f"{row.get(c, 0):,}" for c in COLUMNS) + " |"
+        for name, row in [*table.items(), ("**all**", total)]
+    ]
+    dead, alive = total["killed"] + total["timeout"], total["survived"]
+    text = PAGE.format(
+        share=dead / max(dead + alive, 1),
+        tried=dead + alive,
+        unseen=total["not tried"],
+        mutants=total["mutants"],
+        table=head + "\n".join(lines),
+    )
+    for title, known in (("Equivalent", True), ("Not killed yet", False)):
+        listed = [s for s in survivors if (s[2] != "not killed yet") == known]
+        if listed:
+            text += f"\n## {title}\n\n"
+            for module, mutant, why in listed:
+                name = mutant.name.replace("`", "'")
+                text += f"- `{module}` line {mutant.line}, `{name}`"
+                text += f": {why}\n" if known else "\n"
+    return text
+
+
+def main() -> int:
+    """Read the command."""
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("command", choices=("count", "run", "claims", "report"))
+    ask.add_argument("modules", nargs="*", help="all of them, unless named")
+    ask.add_argument("--sample", type=float, metavar="SECONDS")
+    ask.add_argument("--jobs", type=int, default=1, metavar="N", help="side by side")
+    ask.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
+    ask.add_argument("--again", action="store_true", help="the equivalent ones too")
+    options = ask.parse_args()
+    chosen = options.modules or list(modules())
+    if options.command == "report":
+        return report()
+    if options.command == "claims":
+        return run_claims(chosen)
+    if options.command == "run":
+        if options.sample:
+            return run_sample(options.sample)
+        if options.jobs > 1:
+            return run_side_by_side(chosen, options.jobs, options.again)
+        part, _, parts = options.part.partition("/")
+        return run_all(chosen, options.again, int(part), int(parts))
+    for name in chosen:
+        say(f"{name}: {len(mutants_of(name))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
