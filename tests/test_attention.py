@@ -1,8 +1,7 @@
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
-from strategies import attention_inputs, seeds
+from strategies import attention_inputs
 from torch.nn import functional as F
 
 from transformer import attention_weights, scaled_dot_product_attention
@@ -25,16 +24,6 @@ def test_the_worked_example_by_hand() -> None:
 
 
 @given(attention_inputs())
-def test_weights_are_a_distribution_over_what_may_be_attended(inputs) -> None:
-    query, key, _, mask = inputs
-    weights = attention_weights(query, key, mask)
-    allowed = mask.expand_as(weights)
-    assert (weights[~allowed] == 0).all()
-    assert (weights >= 0).all()
-    torch.testing.assert_close(weights.sum(-1), allowed.any(-1).to(weights.dtype))
-
-
-@given(attention_inputs())
 def test_equals_the_fused_kernel_forward_and_backward(inputs) -> None:
     *tensors, mask = inputs
     ours = [x.clone().requires_grad_() for x in tensors]
@@ -47,53 +36,6 @@ def test_equals_the_fused_kernel_forward_and_backward(inputs) -> None:
     fused.backward(grad)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-10)
-
-
-@given(attention_inputs(), st.permutations(range(7)))
-def test_permuting_keys_and_values_together_changes_nothing(inputs, order) -> None:
-    query, key, value, mask = inputs
-    order = [i for i in order if i < key.size(-2)]
-    torch.testing.assert_close(
-        scaled_dot_product_attention(
-            query, key[..., order, :], value[..., order, :], mask[..., order]
-        ),
-        scaled_dot_product_attention(query, key, value, mask),
-    )
-
-
-@given(attention_inputs(), st.permutations(range(7)))
-def test_permuting_queries_permutes_outputs(inputs, order) -> None:
-    query, key, value, mask = inputs
-    order = [i for i in order if i < query.size(-2)]
-    torch.testing.assert_close(
-        scaled_dot_product_attention(
-            query[..., order, :], key, value, mask[..., order, :]
-        ),
-        scaled_dot_product_attention(query, key, value, mask)[..., order, :],
-    )
-
-
-@given(attention_inputs())
-def test_outputs_lie_in_the_hull_of_the_values_allowed(inputs) -> None:
-    query, key, value, mask = inputs
-    out = scaled_dot_product_attention(query, key, value, mask)
-    allowed = mask.expand(*out.shape[:-1], key.size(-2)).unsqueeze(-1)
-    values = value.unsqueeze(-3).expand(*allowed.shape[:-1], value.size(-1))
-    low = values.masked_fill(~allowed, torch.inf).amin(-2)
-    high = values.masked_fill(~allowed, -torch.inf).amax(-2)
-    some = allowed.any(-2).expand_as(out)
-    assert (out >= low - 1e-9)[some].all()
-    assert (out <= high + 1e-9)[some].all()
-
-
-@given(attention_inputs(), seeds)
-def test_a_vector_added_to_every_key_changes_nothing(inputs, seed) -> None:
-    # It adds the same constant to all scores of a query, and softmax cannot see that.
-    query, key, _, mask = inputs
-    shift = torch.randn(key.size(-1), dtype=key.dtype)
-    torch.testing.assert_close(
-        attention_weights(query, key + shift, mask), attention_weights(query, key, mask)
-    )
 
 
 @given(attention_inputs())
@@ -136,15 +78,3 @@ def test_scores_too_large_for_exp_still_give_weights(dtype) -> None:
     key = torch.tensor([[100.0], [90.0], [-100.0]], dtype=dtype)
     expected = torch.tensor([[1.0, 0.0, 0.0]], dtype=dtype)
     assert attention_weights(query, key).equal(expected)
-
-
-def test_gradient_agrees_with_finite_differences() -> None:
-    tensors = [
-        torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True) for _ in "qkv"
-    ]
-    mask = torch.tensor([[True, False, False], [True, True, False], [False] * 3])
-
-    def attend(*qkv: torch.Tensor) -> torch.Tensor:
-        return scaled_dot_product_attention(*qkv, mask)
-
-    assert torch.autograd.gradcheck(attend, tensors)

@@ -1,0 +1,372 @@
+"""Queries that may attend to nothing: zeros, and no gradient that they poison."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import models, seeds, shake, token_ids
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from transformer import (
+    Decoder,
+    Encoder,
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    attention_maps,
+    attention_weights,
+    beam_search,
+    greedy_search,
+    label_smoothed_loss,
+    scaled_dot_product_attention,
+)
+
+# What two ways of adding the same numbers may differ by.
+TOLERANCES = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-4,
+    torch.float16: 0.05,
+    torch.bfloat16: 0.4,
+}
+each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+
+
+def all_padding(queries: int, keys: int) -> Tensor:
+    """(3, 1, 1, keys): the second source is padding alone, the third ends in it."""
+    mask = torch.ones(3, 1, 1, keys, dtype=torch.bool)
+    mask[1] = mask[2, ..., -1] = False
+    return mask
+
+
+def padded_queries(queries: int, keys: int) -> Tensor:
+    """(3, 1, queries, keys): padding neither attends nor is attended to."""
+    said, heard = (torch.ones(3, n, dtype=torch.bool) for n in (queries, keys))
+    said[1:, -1:] = said[2, 1:] = heard[1, -1:] = False
+    return (said[:, :, None] & heard[:, None, :])[:, None]
+
+
+def strictly_past(queries: int, keys: int) -> Tensor:
+    """(queries, keys): earlier positions only, of which the first query has none."""
+    return torch.ones(queries, keys, dtype=torch.bool).tril(-1)
+
+
+def everything_at_once(queries: int, keys: int) -> Tensor:
+    """(3, 1, queries, keys): a strict mask, padding alone, padded queries."""
+    kinds = all_padding, padded_queries, strictly_past
+    full = (kind(queries, keys).expand(3, 1, queries, keys) for kind in kinds)
+    alone, said, past = full
+    return torch.stack((past[0], alone[1], said[2]))
+
+
+each_mask = pytest.mark.parametrize(
+    "make", [all_padding, padded_queries, strictly_past, everything_at_once]
+)
+# The fused kernel works in blocks: less than one, and more.
+each_size = pytest.mark.parametrize(("queries", "keys"), [(4, 6), (1, 1), (70, 530)])
+
+
+def plain(dtype: torch.dtype) -> tuple[Callable[..., Tensor], Tensor, list[Tensor]]:
+    """Our own attention, what it says where it hears nothing, its parameters."""
+    return scaled_dot_product_attention, torch.zeros(4, dtype=dtype), []
+
+
+def fused(dtype: torch.dtype) -> tuple[Callable[..., Tensor], Tensor, list[Tensor]]:
+    """Multi-head attention: of an empty row, only the last map's bias is left."""
+    layer = MultiHeadAttention(4, 2)
+    shake(layer)
+    layer.to(dtype)
+    return layer, layer.output_proj.bias.detach(), list(layer.parameters())
+
+
+def gradients(out: Tensor, pull: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(out, tensors, pull))
+
+
+def expect_zeros(
+    path: Callable[..., tuple],
+    compiled: Callable[[Callable], Callable],
+    mask: Tensor,
+    dtype: torch.dtype,
+) -> None:
+    """Of the empty rows nothing is heard, and nothing comes back from them."""
+    attend, silence, parameters = path(dtype)
+    queries, keys = mask.shape[-2:]
+    head = (1,) if path is plain else ()
+    query, key, value = (
+        torch.randn(3, *head, n, 4).to(dtype).requires_grad_()
+        for n in (queries, keys, keys)
+    )
+    tensors = [query, key, value, *parameters]
+    empty = ~mask.expand(3, 1, queries, keys).any(dim=-1)
+    empty = empty if path is plain else empty[:, 0]
+    assert empty.any()
+    assert keys == 1 or not empty.all()
+
+    out = compiled(attend)(query, key, value, mask)  # as it is, to be broadcast
+    assert out[empty].equal(silence.expand_as(out[empty]))
+    assert out.isfinite().all()
+    pull = torch.randn_like(out)
+    found = gradients(out, pull, tensors)
+    assert all(grad.isfinite().all() for grad in found)
+    assert (found[0][empty] == 0).all()
+
+    # The same without those rows, sentence by sentence.
+    wanted = [torch.zeros_like(tensor) for tensor in tensors]
+    full = mask.expand(3, 1, queries, keys)
+    for row in range(3):
+        some = full[row, 0].any(dim=-1)
+        if some.any():
+            one = slice(row, row + 1)
+            without = attend(
+                query[one][..., some, :], key[one], value[one], full[one][..., some, :]
+            )
+            close = TOLERANCES[dtype]
+            assert_close(out[one][..., some, :], without, rtol=0, atol=close)
+            part = gradients(without, pull[one][..., some, :], tensors)
+            wanted = [a + b for a, b in zip(wanted, part, strict=True)]
+    if path is fused:  # a constant: the output bias learns from every row
+        wanted[-1] = wanted[-1] + pull[empty].sum(dim=0)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_close(ours, theirs, rtol=0, atol=TOLERANCES[dtype])
+
+
+def as_it_is(attend: Callable) -> Callable:
+    return attend
+
+
+@each_dtype
+@each_mask
+@each_size
+@pytest.mark.parametrize("path", [plain, fused])
+def test_an_empty_row_is_zero_and_poisons_nothing(
+    path, make, queries, keys, dtype
+) -> None:
+    mask = make(queries, keys)
+    expect_zeros(path, as_it_is, mask, dtype)
+
+
+@each_dtype
+@each_mask
+def test_the_weights_of_an_empty_row_are_zero(make, dtype) -> None:
+    mask = make(4, 6).expand(3, 1, 4, 6)
+    query, key = torch.randn(3, 2, 4, 5).to(dtype), torch.randn(3, 2, 6, 5).to(dtype)
+    weights = attention_weights(query, key, mask)
+    sums = mask.any(dim=-1).expand(3, 2, 4).double()
+    assert_close(weights.double().sum(-1), sums, rtol=0, atol=TOLERANCES[dtype] / 10)
+    assert (weights[~mask.expand_as(weights)] == 0).all()
+    layer = fused(dtype)[0]
+    x, y = torch.randn(3, 4, 4).to(dtype), torch.randn(3, 6, 4).to(dtype)
+    assert (layer.weights(x, y, mask)[~mask.expand(3, 2, 4, 6)] == 0).all()
+
+
+# torch.compile reads through code that is checked with every call, and gives up.
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
+@pytest.mark.parametrize("path", [plain, fused])
+@each_dtype
+def test_an_empty_row_is_zero_when_compiled(path, dtype) -> None:
+    torch.compiler.reset()
+    mask = everything_at_once(4, 6)
+    expect_zeros(
+        path, lambda attend: torch.compile(attend, backend="aot_eager"), mask, dtype
+    )
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
+@pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
+)
+def test_an_empty_row_is_zero_in_compiled_kernels() -> None:
+    # One program for all dtypes, since each compilation takes seconds.
+    torch.compiler.reset()
+    mask = everything_at_once(4, 6)
+    empty = ~mask.any(dim=-1)
+    layer = fused(torch.float32)[0]
+    inputs = [
+        [torch.randn(3, 1, n, 4).to(dtype).requires_grad_() for n in (4, 6, 6)]
+        for dtype in TOLERANCES
+    ]
+
+    def attend(inputs: list[list[Tensor]]) -> list[Tensor]:
+        found = [scaled_dot_product_attention(*each, mask) for each in inputs]
+        return [*found, layer(*(x.float()[:, 0] for x in inputs[0]), mask)]
+
+    tensors = [x for each in inputs for x in each] + list(layer.parameters())
+    found = torch.compile(attend, backend="inductor")(inputs)
+    wanted = attend(inputs)
+    for out, plainly, dtype in zip(
+        found, wanted, [*TOLERANCES, torch.float32], strict=True
+    ):
+        assert_close(out, plainly, rtol=0, atol=TOLERANCES[dtype])
+    assert all((out[empty] == 0).all() for out in found[:-1])
+    assert (found[-1][empty[:, 0]] == layer.output_proj.bias).all()
+    sums = [sum((out.double() ** 2).sum() for out in outs) for outs in (found, wanted)]
+    both = [torch.autograd.grad(total, tensors) for total in sums]
+    for ours, theirs in zip(*both, strict=True):
+        assert ours.isfinite().all()
+        assert_close(ours, theirs, rtol=0, atol=TOLERANCES[ours.dtype])
+    assert all((both[0][3 * place][empty] == 0).all() for place in range(4))
+
+
+# Whole layers and models
+
+
+@pytest.fixture(params=["fused", "plain"])
+def path(request, monkeypatch) -> str:
+    """The layers with torch's kernel, and with our own attention in its place."""
+    if request.param == "plain":
+
+        def attend(query, key, value, mask, dropout) -> Tensor:
+            assert dropout == 0
+            return scaled_dot_product_attention(query, key, value, mask)
+
+        monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    return request.param
+
+
+def grown(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """Every parameter's gradient."""
+    names, weights = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, weights), strict=True))
+
+
+def same(
+    found: dict[str, Tensor], wanted: dict[str, Tensor], dtype: torch.dtype
+) -> None:
+    largest = max(grad.abs().max().item() for grad in wanted.values())
+    for name, grad in wanted.items():
+        assert found[name].isfinite().all(), name
+        close = TOLERANCES[dtype] * max(1.0, largest) / 4
+        assert_close(found[name], grad, rtol=0, atol=close)
+
+
+@each_dtype
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+def test_an_encoder_passes_over_a_source_of_padding(path, norm_first, dtype) -> None:
+    encoder = Encoder(8, 2, 12, 2, norm_first=norm_first)
+    shake(encoder)
+    encoder.to(dtype)
+    x, mask = torch.randn(3, 5, 8).to(dtype).requires_grad_(), all_padding(5, 5)
+    real = torch.tensor([0, 2])
+    out = encoder(x, mask)
+    pull = torch.randn_like(out)
+    assert out.isfinite().all()
+    everywhere = grown(encoder, (out * pull).sum())
+    assert all(grad.isfinite().all() for grad in everywhere.values())
+    found = grown(encoder, (encoder(x, mask) * pull)[real].sum())
+    without = encoder(x[real], mask[real])
+    same(found, grown(encoder, (without * pull[real]).sum()), dtype)
+    same({"out": out[real]}, {"out": without}, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+@pytest.mark.parametrize(
+    "own", [strictly_past, padded_queries], ids=["strict", "padded"]
+)
+def test_a_decoder_passes_over_padding(path, own, norm_first, dtype) -> None:
+    decoder = Decoder(8, 2, 12, 2, norm_first=norm_first)
+    shake(decoder)
+    decoder.to(dtype)
+    x, memory = (torch.randn(3, n, 8).to(dtype).requires_grad_() for n in (5, 4))
+    masks = all_padding(5, 4), own(5, 5).expand(3, 1, 5, 5)
+    real = torch.tensor([0, 2])
+    out = decoder(x, memory, *masks)
+    pull = torch.randn_like(out)
+    assert out.isfinite().all()
+    everywhere = grown(decoder, (out * pull).sum())
+    assert all(grad.isfinite().all() for grad in everywhere.values())
+    (of_memory,) = torch.autograd.grad((decoder(x, memory, *masks)).sum(), [memory])
+    assert of_memory.isfinite().all()
+    assert (of_memory[1] == 0).all()
+    found = grown(decoder, (decoder(x, memory, *masks) * pull)[real].sum())
+    without = decoder(x[real], memory[real], *(mask[real] for mask in masks))
+    same(found, grown(decoder, (without * pull[real]).sum()), dtype)
+    same({"out": out[real]}, {"out": without}, dtype)
+
+
+SOURCE = torch.tensor([[3, 4, 5, 6], [0, 0, 0, 0], [7, 8, 0, 0], [5, 9, 3, 0]])
+# The third target is padding alone, the fourth begins with it.
+TARGET = torch.tensor([[1, 5, 6], [1, 7, 8], [0, 0, 0], [0, 1, 9]])
+WANTED = torch.tensor([[5, 6, 2], [7, 8, 2], [0, 0, 0], [0, 9, 2]])
+
+
+def small(dtype: torch.dtype, **options) -> Transformer:
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "dropout": 0.0}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model = Transformer(TransformerConfig(13, 13, **sizes, **layers, **options))
+    shake(model)
+    return model.to(dtype)
+
+
+def expect_a_whole_model(
+    model: Transformer, run: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    logits = run(SOURCE, TARGET)
+    assert logits.isfinite().all()
+    everywhere = grown(model, (logits * torch.randn_like(logits)).sum())
+    assert all(grad.isfinite().all() for grad in everywhere.values())
+
+    # The loss of two sentences, in the company of the poison and without it.
+    real = torch.tensor([0, 3])
+    silent = WANTED.clone()
+    silent[1:3] = 0
+    found = grown(model, label_smoothed_loss(run(SOURCE, TARGET), silent))
+    alone = model(SOURCE[real], TARGET[real])
+    wanted = grown(model, label_smoothed_loss(alone, WANTED[real]))
+    same(found, wanted, dtype)
+    same({"logits": logits[real]}, {"logits": alone}, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+def test_a_model_passes_over_padding_alone(path, norm_first, dtype) -> None:
+    model = small(dtype, norm_first=norm_first)
+    expect_a_whole_model(model, model, dtype)
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_compiled_model_passes_over_padding_alone(dtype) -> None:
+    torch.compiler.reset()
+    model = small(dtype)
+    expect_a_whole_model(model, torch.compile(model, backend="aot_eager"), dtype)
+
+
+@settings(max_examples=15)
+@given(models(dropout=0.0), token_ids(padded=True), st.data(), seeds)
+def test_one_more_source_of_padding_changes_no_gradient(
+    model, source, data, seed
+) -> None:
+    target = data.draw(token_ids(batch=len(source), least=2))
+    given, wanted = target[:, :-1], target[:, 1:]
+    alone = grown(model, label_smoothed_loss(model(source, given), wanted))
+    more = [torch.cat((ids, torch.zeros_like(ids[:1]))) for ids in (source, wanted)]
+    said = torch.cat((given, given[:1]))
+    company = grown(model, label_smoothed_loss(model(more[0], said), more[1]))
+    same(company, alone, torch.float64)
+
+
+@pytest.mark.parametrize("search", [greedy_search, beam_search])
+def test_a_source_of_padding_is_answered_and_disturbs_nobody(search) -> None:
+    model = small(torch.float64)
+    together = search(model, [[0, 0, 0], [3, 4], [0]], 5)
+    alone = [search(model, [source], 5)[0] for source in ([0, 0, 0], [3, 4], [0])]
+    assert together == alone
+    assert together[0] == together[2]  # of nothing, there is only one kind
+
+
+def test_maps_of_padding_alone_are_zero() -> None:
+    maps = attention_maps(small(torch.float32), SOURCE, TARGET)
+    assert (maps.encoder[1] == 0).all()
+    assert (maps.cross[1] == 0).all()
+    assert (maps.masked[2] == 0).all()
+    assert (maps.masked[3, ..., 0, :] == 0).all()
+    assert all(weights.isfinite().all() for weights in maps)
