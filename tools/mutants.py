@@ -641,11 +641,15 @@ def run_all(chosen: Sequence[str], again: bool, part: int, parts: int) -> int:
     """Every mutant that is not in the diary yet; the work of one process."""
     load_the_heavy()
     tests, diary, now = Tests(KEPT), Diary("tests"), tests_digest()
-    todo = []
+    order = []
     for module in chosen:
         found = [m for m in mutants_of(module) if again or not reason(m)]
-        random.Random(0).shuffle(found)  # stopped early, it has seen a fair sample
-        todo += [m for m in found[part::parts] if again or not diary.knows(m, now)]
+        random.Random(0).shuffle(found)
+        order += [(rank / len(found), m) for rank, m in enumerate(found)]
+    # Stopped early, it has seen a fair sample of each module.
+    order.sort(key=lambda place: place[0])
+    mine = [m for _, m in order[part::parts]]
+    todo = [m for m in mine if again or not diary.knows(m, now)]
     say(f"{len(todo)} mutants to try in {', '.join(chosen)}")
     if not todo:
         return 0

@@ -1,6 +1,7 @@
 """Made from book/10-model.md: edit the chapter, not this file."""
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ __all__ = [
     "to_torch",
     "CHECKPOINT_FORMAT",
     "CHECKPOINT_VERSION",
+    "FLOATS",
+    "digest",
     "write_whole",
     "save_checkpoint",
     "read_checkpoint",
@@ -298,6 +301,15 @@ def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 CHECKPOINT_FORMAT = "the-tested-transformer"
 CHECKPOINT_VERSION = "1"
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """SHA-256 of names, numbers and notes: one changed bit, another digest."""
+    from safetensors.torch import save
+
+    said = json.dumps(dict(notes), sort_keys=True)
+    return hashlib.sha256(save(dict(tensors)) + said.encode()).hexdigest()
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -327,7 +339,9 @@ def save_checkpoint(model: Transformer, path: Path, notes: Mapping[str, str]) ->
         "format": CHECKPOINT_FORMAT,
         "version": CHECKPOINT_VERSION,
         "config": json.dumps(dataclasses.asdict(model.config)),
+        "checksum": "",
     }
+    metadata["checksum"] = digest(weights, metadata)
     write_whole(path, save(weights, metadata))
 
 
@@ -355,6 +369,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(
             f"{path} has version {version!r}, expected {CHECKPOINT_VERSION!r}"
         )
+    written = metadata.get("checksum")  # the oldest files have none
+    if written and written != digest(found, {**metadata, "checksum": ""}):
+        raise ValueError(f"{path} is damaged: it is not what was written")
     return found, metadata
 
 
@@ -367,28 +384,38 @@ def load_checkpoint(path: Path) -> Transformer:
     found, metadata = read_checkpoint(path)
     try:
         config = TransformerConfig(**json.loads(metadata["config"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds a config that no model has: {error}") from None
-    # On "meta" a tensor has a shape and no memory: a false config costs nothing.
-    with torch.device("meta"):
-        wanted = {
-            name: weight.shape
-            for name, weight in Transformer(config).named_parameters()
-        }
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if not isinstance(value, int | field.type):
+                raise ValueError(f"{field.name} is {value!r}")
+        if config.num_encoder_layers + config.num_decoder_layers > len(found):
+            raise ValueError(f"more layers than the {len(found)} tensors here")
+        # On "meta" a tensor has a shape and no memory: a false width costs nothing.
+        with torch.device("meta"):
+            wanted = {
+                name: weight.shape
+                for name, weight in Transformer(config).named_parameters()
+            }
+    except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} holds a config that no model has: {reason}") from None
     if found.keys() != wanted.keys():
         odd = sorted(found.keys() ^ wanted.keys())
         raise ValueError(
             f"{path} does not match its config: missing or unexpected {odd[0]}"
         )
     for name, weight in found.items():
-        if weight.shape != wanted[name] or not weight.is_floating_point():
+        if weight.shape != wanted[name] or weight.dtype not in FLOATS:
             got = f"{tuple(weight.shape)} of {weight.dtype}"
             raise ValueError(
                 f"{path}: {name} should be {tuple(wanted[name])} floats, got {got}"
             )
         if not weight.isfinite().all():
             raise ValueError(f"{path}: {name} holds a number that is not finite")
-    model = Transformer(config)
+    try:
+        model = Transformer(config)
+    except (MemoryError, RuntimeError):  # the table of positions is in no file
+        raise ValueError(f"{path}: no memory for its max_length") from None
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(found[name])
