@@ -164,7 +164,8 @@ def write(root: Path, numbers: list[str], everything: bool) -> int:
         whole = stored(chapter).with_suffix(".part")
         nbformat.write(notebook, whole)
         whole.replace(stored(chapter))
-        print(f"{time.monotonic() - start:.0f} s", flush=True)
+        took = "new words only" if reworded else f"{time.monotonic() - start:.0f} s"
+        print(took, flush=True)
     return failed
 
 
@@ -180,7 +181,7 @@ def check(root: Path) -> int:
     for line in found:
         print(line, file=sys.stderr)
     if found:
-        print("Run: python tools/notebooks.py write", file=sys.stderr)
+        print("Run: make sync", file=sys.stderr)
     return 1 if found else 0
 
 
@@ -192,7 +193,7 @@ def seed(root: Path) -> int:
     for chapter in missing:
         print(f"{chapter.relative_to(root)} has no notebook", file=sys.stderr)
     if missing:
-        print("Run: python tools/notebooks.py write", file=sys.stderr)
+        print("Run: make sync", file=sys.stderr)
         return 1
     folder = root / "_build" / ".jupyter_cache"
     shutil.rmtree(folder, ignore_errors=True)

@@ -162,7 +162,7 @@ def main() -> int:
     for complaint in found:
         print(complaint, file=sys.stderr)
     if found:
-        print("Edit the chapter, then: python tools/tangle.py", file=sys.stderr)
+        print("Edit the chapter, not the module, then: make sync", file=sys.stderr)
     return 1 if found else 0
 
 
