@@ -64,9 +64,9 @@ browser: $(INSTALLED)  ## read the rendered book in a real browser
 	$(PY) tools/browser.py
 	$(PYTEST) tests/test_site.py
 
-lab: $(INSTALLED)  ## open the chapters in JupyterLab
+lab: $(INSTALLED)  ## open the chapters in JupyterLab (LAB=--allow-root: as root)
 	$(BIN)/jupyter trust book/notebooks/*.ipynb
-	$(BIN)/jupyter lab --notebook-dir=book/notebooks
+	$(BIN)/jupyter lab --notebook-dir=book/notebooks $(LAB)
 
 sync: $(INSTALLED)  ## make the modules from the chapters; run the chapters that changed
 	$(PY) tools/tangle.py
@@ -76,7 +76,7 @@ weights: $(INSTALLED)  ## train the phrasebook translator that ships with the pa
 	$(PY) -m transformer train-phrasebook --out transformer/weights/phrasebook.safetensors
 
 clean:  ## remove all that was made, the virtual environment included
-	rm -rf _build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf _build build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@echo "Installing into $(VENV): a few minutes the first time."
