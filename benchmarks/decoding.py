@@ -1,0 +1,228 @@
+"""How fast a translation is said, beside the libraries that a reader might pick.
+
+    python benchmarks/decoding.py                    # half an hour on two cores
+    python benchmarks/decoding.py --threads 1 --rounds 3 --lengths 16
+
+Every contestant says the same number of words for the same sources: the end is ruled
+out until then. CTranslate2 has our very weights, and must say our very words. Written
+to benchmarks/results/decoding.json; `make bench` installs the others first.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peers import SIZES, TorchTransformer, ctranslate2_model, marian, our_model
+from peers import x_transformer as build_x_transformer
+from race import lines, made, race, ratios, serve, write
+
+from transformer import decoding
+from transformer.data import BOS, EOS, PAD
+from transformer.decoding import beam_search, greedy_search
+from transformer.faster import Speaker
+
+OURS = "ours"
+PEERS = ("Marian", "CTranslate2", "torch.nn.Transformer", "x-transformers")
+SOURCE = 16  # words in every source
+Say = Callable[[], list[list[int]]]
+
+
+def ours(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+    """The package's lean step."""
+    speaker = Speaker(our_model(size, dropout=0.0).eval())
+    speaker.never = torch.tensor([PAD, BOS, EOS])
+    if beams == 1:
+        return lambda: speaker.greedy_search(sources, length)
+    return lambda: speaker.beam_search(sources, length, beams)
+
+
+def chapter_13(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+    """The package's plain searches."""
+    model = our_model(size, dropout=0.0).eval()
+
+    def without_end(model: Any, scores: torch.Tensor) -> torch.Tensor:
+        scores[..., [PAD, BOS, EOS]] = -torch.inf
+        return scores
+
+    decoding.rule_out = without_end
+    if beams == 1:
+        return lambda: greedy_search(model, sources, length)
+    return lambda: beam_search(model, sources, length, beams)
+
+
+def ctranslate2(
+    size: str, sources: list[list[int]], length: int, beams: int, threads: int
+) -> Say:
+    """CTranslate2 with our weights, in float32."""
+    import ctranslate2
+
+    folder = Path(tempfile.mkdtemp())
+    ctranslate2_model(our_model(size, dropout=0.0), folder)
+    translator = ctranslate2.Translator(
+        str(folder), compute_type="float32", intra_threads=threads, inter_threads=1
+    )
+    words = [[str(i) for i in source] for source in sources]
+
+    def say() -> list[list[int]]:
+        found = translator.translate_batch(
+            words,
+            beam_size=beams,
+            length_penalty=0.6,
+            min_decoding_length=length,
+            max_decoding_length=length,
+            suppress_sequences=[["<pad>"], ["<s>"]],
+        )
+        return [[int(word) for word in one.hypotheses[0]] for one in found]
+
+    return say
+
+
+def huggingface(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+    """Marian's `generate`."""
+    model = marian(size, dropout=0.0).eval()
+    ids = torch.tensor(sources)
+
+    @torch.inference_mode()
+    def say() -> list[list[int]]:
+        said = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=beams,
+            do_sample=False,
+            min_new_tokens=length,
+            max_new_tokens=length,
+            length_penalty=0.6,
+        )
+        return said[:, 1:].tolist()
+
+    return say
+
+
+def torch_loop(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+    """`torch.nn.Transformer` brings no search and no cache: the loop people write."""
+    model = TorchTransformer(size, dropout=0.0).eval()
+    ids = torch.tensor(sources)
+
+    @torch.inference_mode()
+    def say() -> list[list[int]]:
+        memory = model.stacks.encoder(model.embed(ids))
+        said = torch.full((len(ids), 1), BOS)
+        for _ in range(length):
+            mask = torch.ones(said.size(1), said.size(1), dtype=torch.bool).triu(1)
+            x = model.stacks.decoder(model.embed(said), memory, tgt_mask=mask)
+            logits = x[:, -1] @ model.embedding.weight.T
+            logits[:, [PAD, BOS, EOS]] = -torch.inf
+            said = torch.cat((said, logits.argmax(dim=-1, keepdim=True)), dim=1)
+        return said[:, 1:].tolist()
+
+    return say
+
+
+def x_transformers(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+    """x-transformers' `generate`, which samples at its least temperature."""
+    model = build_x_transformer(size).eval()
+    ids = torch.tensor(sources)
+    start = torch.full((len(ids), 1), BOS)
+
+    @torch.inference_mode()
+    def say() -> list[list[int]]:
+        return model.generate(ids, start, length, temperature=0.0).tolist()
+
+    return say
+
+
+def take_turns(task: dict[str, Any]) -> None:
+    """Be a contestant."""
+    torch.set_num_threads(task["threads"])
+    torch.manual_seed(0)  # before each model: ours and CTranslate2's are the same
+    rng = random.Random(0)
+    words = SIZES[task["size"]]["words"]
+    sources = [
+        [rng.randrange(3, words) for _ in range(SOURCE)] for _ in range(task["batch"])
+    ]
+    case = task["size"], sources, task["length"], task["beams"]
+    say = {
+        OURS: lambda: ours(*case),
+        "chapter 13": lambda: chapter_13(*case),
+        "CTranslate2": lambda: ctranslate2(*case, task["threads"]),
+        "Marian": lambda: huggingface(*case),
+        "torch.nn.Transformer": lambda: torch_loop(*case),
+        "x-transformers": lambda: x_transformers(*case),
+    }[task["name"]]()
+    answers = say()
+    if {len(ids) for ids in answers} != {task["length"]}:
+        raise ValueError(f"{task['name']} said {[len(ids) for ids in answers]} words")
+
+    def turn() -> int:
+        say()
+        return len(sources) * task["length"]
+
+    serve(turn, {"said": answers[0][:8]})
+
+
+def cases(
+    sizes: Sequence[str], lengths: Sequence[int], threads: Sequence[int]
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Every race to run, and who is in it."""
+    for size, count, batch, beams, length in itertools.product(
+        sizes, threads, (1, 32), (1, 4), lengths
+    ):
+        case = {"size": size, "threads": count, "batch": batch}
+        names = [OURS, "chapter 13", *PEERS[:2]]
+        if beams == 1 and batch == 1:
+            names += PEERS[2:]
+        if batch == 32 and length == 256:
+            names.remove("chapter 13")
+        yield {**case, "beams": beams, "length": length}, names
+
+
+def main() -> None:
+    """Race, and write what came of it."""
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("--serve", help=argparse.SUPPRESS)
+    ask.add_argument("--sizes", nargs="+", default=["tiny"])
+    ask.add_argument("--lengths", nargs="+", type=int, default=[16, 64, 256])
+    ask.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    ask.add_argument("--rounds", type=int, default=5)
+    ask.add_argument("--only", nargs="+", help="these contestants, and ours")
+    ask.add_argument("--out", default="decoding", help="results/NAME.json")
+    options = ask.parse_args()
+    if options.serve:
+        take_turns(json.loads(options.serve))
+        return
+    started, runs = time.perf_counter(), []
+    script = str(Path(__file__).resolve())
+    for case, names in cases(options.sizes, options.lengths, options.threads):
+        if options.only:
+            names = [name for name in names if name in (OURS, *options.only)]
+        tasks = {name: {**case, "name": name} for name in names}
+        print(json.dumps(case), flush=True)
+        field = race(script, tasks, case["threads"], False, options.rounds)
+        print(*lines(field, OURS), sep="\n", flush=True)
+        said = {
+            json.dumps(field[name]["said"])
+            for name in (OURS, "chapter 13", "CTranslate2")
+            if name in field
+        }
+        runs.append(
+            {
+                **case,
+                "same_words": len(said) == 1,
+                "field": field,
+                "ahead": ratios(field, OURS),
+            }
+        )
+        minutes = (time.perf_counter() - started) / 60
+        write(options.out, {"made": made(options.threads, minutes), "runs": runs})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
