@@ -87,12 +87,7 @@ def gradients(out: Tensor, pull: Tensor, tensors: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(out, tensors, pull))
 
 
-def expect_zeros(
-    path: Callable[..., tuple],
-    compiled: Callable[[Callable], Callable],
-    mask: Tensor,
-    dtype: torch.dtype,
-) -> None:
+def expect_zeros(path: Callable[..., tuple], mask: Tensor, dtype: torch.dtype) -> None:
     """Of the empty rows nothing is heard, and nothing comes back from them."""
     attend, silence, parameters = path(dtype)
     queries, keys = mask.shape[-2:]
@@ -107,7 +102,7 @@ def expect_zeros(
     assert empty.any()
     assert keys == 1 or not empty.all()
 
-    out = compiled(attend)(query, key, value, mask)  # as it is, to be broadcast
+    out = attend(query, key, value, mask)  # as it is, to be broadcast
     assert out[empty].equal(silence.expand_as(out[empty]))
     assert out.isfinite().all()
     pull = torch.randn_like(out)
@@ -135,10 +130,6 @@ def expect_zeros(
         assert_close(ours, theirs, rtol=0, atol=TOLERANCES[dtype])
 
 
-def as_it_is(attend: Callable) -> Callable:
-    return attend
-
-
 @each_dtype
 @each_mask
 @each_size
@@ -147,7 +138,7 @@ def test_an_empty_row_is_zero_and_poisons_nothing(
     path, make, queries, keys, dtype
 ) -> None:
     mask = make(queries, keys)
-    expect_zeros(path, as_it_is, mask, dtype)
+    expect_zeros(path, mask, dtype)
 
 
 @each_dtype
@@ -165,53 +156,61 @@ def test_the_weights_of_an_empty_row_are_zero(make, dtype) -> None:
 
 
 # torch.compile reads through code that is checked with every call, and gives up.
-@pytest.mark.plain
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
-@pytest.mark.parametrize("path", [plain, fused])
-@each_dtype
-def test_an_empty_row_is_zero_when_compiled(path, dtype) -> None:
-    torch.compiler.reset()
-    mask = everything_at_once(4, 6)
-    expect_zeros(
-        path, lambda attend: torch.compile(attend, backend="aot_eager"), mask, dtype
-    )
+compiles = pytest.mark.plain
+quietly = pytest.mark.filterwarnings("ignore")  # torch's, of its own parts
 
 
-@pytest.mark.plain
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
-@pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
+@compiles
+@quietly
+@pytest.mark.parametrize(
+    ("backend", "heads_in"),
+    [
+        ("aot_eager", list(TOLERANCES)),
+        pytest.param(  # into kernels of its own; the fused one it only calls
+            "inductor",
+            [torch.float32],
+            marks=pytest.mark.skipif(
+                not (shutil.which("g++") or shutil.which("clang++")),
+                reason="no C++ compiler",
+            ),
+        ),
+    ],
 )
-def test_an_empty_row_is_zero_in_compiled_kernels() -> None:
-    # One program for all dtypes, since each compilation takes seconds.
+def test_an_empty_row_is_zero_when_compiled(backend, heads_in) -> None:
+    # One program for all, since each compilation takes seconds.
     torch.compiler.reset()
     mask = everything_at_once(4, 6)
     empty = ~mask.any(dim=-1)
-    layer = fused(torch.float32)[0]
+    dtypes = [*TOLERANCES, *heads_in]
+    alone = [plain(dtype)[0] for dtype in TOLERANCES]
+    ways = alone + [fused(dtype)[0] for dtype in heads_in]
     inputs = [
-        [torch.randn(3, 1, n, 4).to(dtype).requires_grad_() for n in (4, 6, 6)]
-        for dtype in TOLERANCES
+        [torch.randn(3, n, 4).to(dtype).requires_grad_() for n in (4, 6, 6)]
+        for dtype in dtypes
     ]
 
     def attend(inputs: list[list[Tensor]]) -> list[Tensor]:
-        found = [scaled_dot_product_attention(*each, mask) for each in inputs]
-        return [*found, layer(*(x.float()[:, 0] for x in inputs[0]), mask)]
+        pairs = zip(ways, inputs, strict=True)
+        return [
+            way(*qkv, mask) if isinstance(way, nn.Module) else way(*qkv, mask[:, 0])
+            for way, qkv in pairs
+        ]
 
-    tensors = [x for each in inputs for x in each] + list(layer.parameters())
-    found = torch.compile(attend, backend="inductor")(inputs)
+    tensors = [x for qkv in inputs for x in qkv]
+    tensors += [w for way in ways[4:] for w in way.parameters()]
+    found = torch.compile(attend, backend=backend)(inputs)
     wanted = attend(inputs)
-    for out, plainly, dtype in zip(
-        found, wanted, [*TOLERANCES, torch.float32], strict=True
-    ):
+    for out, plainly, way, dtype in zip(found, wanted, ways, dtypes, strict=True):
+        silence = way.output_proj.bias if isinstance(way, nn.Module) else 0
+        assert (out[empty[:, 0]] == silence).all()
         assert_close(out, plainly, rtol=0, atol=TOLERANCES[dtype])
-    assert all((out[empty] == 0).all() for out in found[:-1])
-    assert (found[-1][empty[:, 0]] == layer.output_proj.bias).all()
-    sums = [sum((out.double() ** 2).sum() for out in outs) for outs in (found, wanted)]
-    both = [torch.autograd.grad(total, tensors) for total in sums]
+    pulls = [torch.randn_like(out) for out in wanted]
+    both = [torch.autograd.grad(outs, tensors, pulls) for outs in (found, wanted)]
     for ours, theirs in zip(*both, strict=True):
         assert ours.isfinite().all()
         assert_close(ours, theirs, rtol=0, atol=TOLERANCES[ours.dtype])
-    assert all((both[0][3 * place][empty] == 0).all() for place in range(4))
+    for grad in both[0][: 3 * len(dtypes) : 3]:  # of the queries
+        assert (grad[empty[:, 0]] == 0).all()
 
 
 # Whole layers and models
@@ -331,13 +330,13 @@ def test_a_model_passes_over_padding_alone(path, norm_first, dtype) -> None:
     expect_a_whole_model(model, model, dtype)
 
 
-@pytest.mark.plain
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_compiled_model_passes_over_padding_alone(dtype) -> None:
+@compiles
+@quietly
+def test_a_compiled_model_passes_over_padding_alone() -> None:
     torch.compiler.reset()
-    model = small(dtype)
-    expect_a_whole_model(model, torch.compile(model, backend="aot_eager"), dtype)
+    model = small(torch.float32)
+    run = torch.compile(model, backend="aot_eager")
+    expect_a_whole_model(model, run, torch.float32)
 
 
 @settings(max_examples=15)
