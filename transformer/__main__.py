@@ -44,7 +44,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is, then leave with exit code 2."""
-        self.exit(2, f"{self.prog}: {message} ({self.prog} --help explains)\n")
+        line = one_line(f"{self.prog}: {message} ({self.prog} --help explains)")
+        self.exit(2, f"{line}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -349,7 +350,7 @@ def run_translate(options: argparse.Namespace) -> None:
         except ValueError as error:
             if not typed:
                 raise ValueError(f"line {number}: {error}") from None
-            say(str(error))
+            say(one_line(str(error)))
 
 
 def lines_to_translate(file: str | None) -> Iterable[str]:
@@ -589,6 +590,13 @@ def run_plot(options: argparse.Namespace) -> None:
         raise ValueError(f"cannot draw {options.out}: {error}") from None
 
 
+def one_line(message: str) -> str:
+    """A message that may hold what was typed: nothing in it moves the cursor."""
+    shown = (c if c.isprintable() else repr(c)[1:-1] for c in message)
+    line = "".join(shown)
+    return line if len(line) <= 400 else f"{line[:300]} … {line[-90:]}"
+
+
 def say(message: str, end: str = "\n") -> None:
     """Speak beside the output, not in it."""
     print(message, end=end, file=sys.stderr, flush=True)
@@ -613,7 +621,7 @@ def main(arguments: list[str] | None = None) -> int:
         say("python -m transformer: standard input is not UTF-8 text")
         return 2
     except (ValueError, OSError) as error:
-        say(f"python -m transformer: {error}")
+        say(one_line(f"python -m transformer: {error}"))
         return 2
     return 0
 
