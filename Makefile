@@ -20,11 +20,13 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
 # The site's tests need the site; the exercises are checked as a reader meets them.
 APART := --ignore tests/test_site.py --ignore tests/exercises
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
+# Which test runs which branch: what `mutants` goes by.
+COVER := --cov --cov-branch --cov-context=test --cov-report= -o junit_family=xunit1
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 .DEFAULT_GOAL := help
-.PHONY: help book site test lint units chapters browser lab sync weights clean
+.PHONY: help book site test lint units coverage mutants chapters browser lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -52,6 +54,20 @@ units: $(INSTALLED)  ## the package's tests: first with every shape checked, the
 	$(PYTEST) tests $(APART) -m plain
 	$(PYTEST) tests/exercises -n 2
 
+coverage: $(INSTALLED)  ## the same, and every branch of the package that they do not reach
+	@rm -f .coverage .mutants/units-*.xml
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES) $(COVER) --junitxml=.mutants/units-shapes.xml
+	$(PYTEST) tests $(APART) -m plain $(COVER) --cov-append --junitxml=.mutants/units-plain.xml
+	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
+
+ifneq ($(OS),Windows_NT)
+mutants: $(INSTALLED)  ## break the package in every small way (hours; goes on where it was stopped)
+	@test -f .coverage || $(MAKE) --no-print-directory coverage
+	OMP_NUM_THREADS=1 $(PY) tools/mutants.py run --jobs 2
+	OMP_NUM_THREADS=1 $(PY) tools/mutants.py claims
+	$(PY) tools/mutants.py report
+endif
+
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored
 	$(PYTEST) book/notebooks -n 2 --dist loadscope $(NBVAL)
 
@@ -75,8 +91,11 @@ sync: $(INSTALLED)  ## make the modules from the chapters; run the chapters that
 weights: $(INSTALLED)  ## train the phrasebook translator that ships with the package
 	$(PY) -m transformer train-phrasebook --out transformer/weights/phrasebook.safetensors
 
+bench: $(INSTALLED)  ## race against other libraries: hours, on a quiet machine
+	$(PY) benchmarks/bench.py $(if $(QUICK),--quick)
+
 clean:  ## remove all that was made, the virtual environment included
-	rm -rf _build build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf _build build $(VENV) .coverage .mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@echo "Installing into $(VENV): a few minutes the first time."
