@@ -41,7 +41,6 @@ from transformer.training import (
     papers_adam,
     plan_batches,
     save_training,
-    sweep,
 )
 
 __all__ = [
@@ -49,12 +48,12 @@ __all__ = [
     "MULTI30K_SHA256",
     "SPLITS",
     "multi30k_name",
+    "download",
+    "fetch_multi30k",
     "read_text",
     "find_text",
     "SentencePair",
     "read_pairs",
-    "download",
-    "fetch_multi30k",
     "extra",
     "UNKNOWN",
     "SUBWORD_SYMBOLS",
@@ -65,17 +64,17 @@ __all__ = [
     "Settings",
     "PRESETS",
     "Crew",
+    "Lessons",
+    "prepare",
     "Trainee",
     "mean_loss",
-    "SubwordTranslator",
-    "as_tokenized",
     "Score",
     "score",
+    "as_tokenized",
+    "SubwordTranslator",
     "Moment",
     "RunFolder",
     "read_metrics",
-    "Lessons",
-    "prepare",
     "train_translator",
 ]
 
@@ -111,62 +110,6 @@ def multi30k_name(text: str, split: str, language: str) -> str:
     """Where a file of Multi30k lies: raw/train.de or tok/train.lc.norm.tok.de."""
     middle = ".lc.norm.tok" if text == "tok" else ""
     return f"{text}/{SPLITS[split]}{middle}.{language}"
-
-
-def read_text(path: Path) -> str:
-    """A file of text; one whose name ends in .gz is unpacked.
-
-    Raises:
-        ValueError: for a file that is no gzip file, or no UTF-8 text.
-    """
-    data = path.read_bytes()
-    try:
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as text: {error}") from None
-
-
-def find_text(folder: Path, text: str, split: str, language: str) -> Path:
-    """The file of one language of one split, under Multi30k's name or a plain one.
-
-    Raises:
-        ValueError: naming the file that is missing.
-    """
-    name = multi30k_name(text, split, language)
-    plain = f"{split}.{language}"
-    for one in (name, name.partition("/")[2], f"{text}/{plain}", plain):
-        for path in (folder / one, folder / f"{one}.gz"):
-            if path.is_file():
-                return path
-    raise ValueError(f"{folder} has neither {name}, nor {plain}, packed (.gz) or not")
-
-
-SentencePair = tuple[str, str]  # a source sentence and its translation
-
-
-def read_pairs(
-    folder: str | os.PathLike[str], text: str, split: str, source: str, target: str
-) -> list[SentencePair]:
-    """The sentence pairs of a split: line n of one file goes with line n of the other.
-
-    Pairs of which one side is blank are left out.
-
-    Raises:
-        ValueError: for a file that is missing or unreadable, numbers of lines that
-            differ, or no pairs at all.
-    """
-    paths = [find_text(Path(folder), text, split, side) for side in (source, target)]
-    sides = [read_text(path).removesuffix("\n").split("\n") for path in paths]
-    if len(sides[0]) != len(sides[1]):
-        counts = " and ".join(f"{len(side):,}" for side in sides)
-        raise ValueError(
-            f"{paths[0]} and {paths[1]} should pair, but have {counts} lines"
-        )
-    pairs = [(a.strip(), b.strip()) for a, b in zip(*sides, strict=True)]
-    pairs = [pair for pair in pairs if all(pair)]
-    if not pairs:
-        raise ValueError(f"{paths[0]} holds no sentences")
-    return pairs
 
 
 def download(url: str, say: Callable[[int, int], None]) -> bytes:
@@ -226,6 +169,62 @@ def fetch_multi30k(
     return folder
 
 
+def read_text(path: Path) -> str:
+    """A file of text; one whose name ends in .gz is unpacked.
+
+    Raises:
+        ValueError: for a file that is no gzip file, or no UTF-8 text.
+    """
+    data = path.read_bytes()
+    try:
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as text: {error}") from None
+
+
+def find_text(folder: Path, text: str, split: str, language: str) -> Path:
+    """The file of one language of one split, under Multi30k's name or a plain one.
+
+    Raises:
+        ValueError: naming the file that is missing.
+    """
+    name = multi30k_name(text, split, language)
+    plain = f"{split}.{language}"
+    for one in (name, name.partition("/")[2], f"{text}/{plain}", plain):
+        for path in (folder / one, folder / f"{one}.gz"):
+            if path.is_file():
+                return path
+    raise ValueError(f"{folder} has neither {name}, nor {plain}, packed (.gz) or not")
+
+
+SentencePair = tuple[str, str]  # a source sentence and its translation
+
+
+def read_pairs(
+    folder: str | os.PathLike[str], text: str, split: str, source: str, target: str
+) -> list[SentencePair]:
+    """The sentence pairs of a split: line n of one file goes with line n of the other.
+
+    Pairs of which one side is blank are left out.
+
+    Raises:
+        ValueError: for a file that is missing or unreadable, numbers of lines that
+            differ, or no pairs at all.
+    """
+    paths = [find_text(Path(folder), text, split, side) for side in (source, target)]
+    sides = [read_text(path).removesuffix("\n").split("\n") for path in paths]
+    if len(sides[0]) != len(sides[1]):
+        counts = " and ".join(f"{len(side):,}" for side in sides)
+        raise ValueError(
+            f"{paths[0]} and {paths[1]} should pair, but have {counts} lines"
+        )
+    pairs = [(a.strip(), b.strip()) for a, b in zip(*sides, strict=True)]
+    pairs = [pair for pair in pairs if all(pair)]
+    if not pairs:
+        raise ValueError(f"{paths[0]} holds no sentences")
+    return pairs
+
+
 def extra(module: str) -> Any:
     """A module that only training real translators needs.
 
@@ -261,6 +260,7 @@ class Subwords:
             self._tokenizer = tokenizers.Tokenizer.from_str(description)
         except Exception as error:  # the library raises this class and no other
             raise ValueError(f"no description of subwords: {error}") from None
+        self._tokenizer.encode_special_tokens = True  # typed, <eos> is five letters
         symbols = [self._tokenizer.id_to_token(i) for i in range(len(SUBWORD_SYMBOLS))]
         if symbols != list(SUBWORD_SYMBOLS):
             raise ValueError(f"the first four subwords must be special, got {symbols}")
@@ -579,6 +579,53 @@ def _length(example: Example) -> int:
     return max(len(example[0]), len(example[1]) + 1)
 
 
+class Lessons(NamedTuple):
+    """What a run learns from and what it is checked on, in pieces and in words."""
+
+    train: list[Example]
+    check: list[Example]
+    check_pairs: list[SentencePair]
+    subwords: Subwords
+    languages: tuple[str, str] = ("en", "de")
+    text: str = "tok"
+
+    def digest(self) -> str:
+        """A number that tells other lessons from these."""
+        data = json.dumps([self.train, self.check, self.subwords.to_json()])
+        return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+def prepare(
+    folder: str | os.PathLike[str],
+    settings: Settings,
+    source: str = "en",
+    target: str = "de",
+    text: str = "tok",
+) -> Lessons:
+    """Read the training and validation pairs of a folder; learn subwords from training.
+
+    A training pair too long for the model's table or for a part of a step is left out.
+
+    Raises:
+        ValueError: for files that are missing, unreadable or do not pair.
+    """
+    pairs = read_pairs(folder, text, "train", source, target)
+    check_pairs = read_pairs(folder, text, "val", source, target)
+    sentences = [side for pair in pairs for side in pair]
+    subwords = Subwords.learn(sentences, settings.types, text == "tok")
+
+    def pieces(pair: SentencePair) -> Example:
+        return subwords.encode(pair[0]), subwords.encode(pair[1])
+
+    most = min(settings.max_length, settings.part_tokens, settings.step_tokens)
+    train = [one for one in map(pieces, pairs) if _length(one) <= most]
+    fit = [pair for pair in check_pairs if _length(pieces(pair)) <= most]
+    if not train or not fit:
+        raise ValueError(f"{folder} has no pairs of at most {most} subwords")
+    check = [pieces(pair) for pair in fit]
+    return Lessons(train, check, fit, subwords, (source, target), text)
+
+
 class Trainee:
     """What a run changes: weights, Adam's memory, the running mean, the best so far."""
 
@@ -683,6 +730,49 @@ def mean_loss(lesson: Lesson, examples: Sequence[Example], part_tokens: int) -> 
         ids = make_batch([examples[index] for index in indices])
         total += lesson(*(one.to(device) for one in ids)).item()
     return total / sum(len(target) + 1 for _, target in examples)
+
+
+class Score(NamedTuple):
+    """BLEU and chrF of a corpus, 0 to 100, with sacreBLEU's signatures."""
+
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+
+
+def score(said: Sequence[str], wanted: Sequence[str], text: str = "tok") -> Score:
+    """How near translations come to one reference each, measured by sacreBLEU.
+
+    Text that is tokenised already is taken as it is.
+
+    Raises:
+        ValueError: for no sentences, numbers that differ, or sacreBLEU not installed.
+    """
+    require_positive(sentences=len(said))
+    if len(said) != len(wanted):
+        counts = f"{len(said)} and {len(wanted)}"
+        raise ValueError(f"each translation needs one reference, got {counts}")
+    metrics = extra("sacrebleu.metrics")
+    bleu = metrics.BLEU(tokenize="none" if text == "tok" else "13a", force=True)
+    chrf = metrics.CHRF()
+    return Score(
+        bleu.corpus_score(list(said), [list(wanted)]).score,
+        chrf.corpus_score(list(said), [list(wanted)]).score,
+        str(bleu.get_signature()),
+        str(chrf.get_signature()),
+    )
+
+
+def as_tokenized(sentence: str) -> str:
+    """A sentence as in Multi30k's tok files: lowercased, punctuation set apart.
+
+    What is in that form already stays as it is.
+    """
+    text = html.unescape(unicodedata.normalize("NFC", sentence).lower())
+    text = re.sub(r"([^\w\s'.-]|\.(?=\s*$))", r" \1 ", text).replace("'", " '")
+    text = text.replace("&", "&amp;").replace("'", "&apos;").replace('"', "&quot;")
+    return " ".join(text.split())
 
 
 class SubwordTranslator:
@@ -791,49 +881,6 @@ class SubwordTranslator:
         return answers
 
 
-def as_tokenized(sentence: str) -> str:
-    """A sentence as in Multi30k's tok files: lowercased, punctuation set apart.
-
-    What is in that form already stays as it is.
-    """
-    text = html.unescape(unicodedata.normalize("NFC", sentence).lower())
-    text = re.sub(r"([^\w\s'.-]|\.(?=\s*$))", r" \1 ", text).replace("'", " '")
-    text = text.replace("&", "&amp;").replace("'", "&apos;").replace('"', "&quot;")
-    return " ".join(text.split())
-
-
-class Score(NamedTuple):
-    """BLEU and chrF of a corpus, 0 to 100, with sacreBLEU's signatures."""
-
-    bleu: float
-    chrf: float
-    bleu_signature: str
-    chrf_signature: str
-
-
-def score(said: Sequence[str], wanted: Sequence[str], text: str = "tok") -> Score:
-    """How near translations come to one reference each, measured by sacreBLEU.
-
-    Text that is tokenised already is taken as it is.
-
-    Raises:
-        ValueError: for no sentences, numbers that differ, or sacreBLEU not installed.
-    """
-    require_positive(sentences=len(said))
-    if len(said) != len(wanted):
-        counts = f"{len(said)} and {len(wanted)}"
-        raise ValueError(f"each translation needs one reference, got {counts}")
-    metrics = extra("sacrebleu.metrics")
-    bleu = metrics.BLEU(tokenize="none" if text == "tok" else "13a", force=True)
-    chrf = metrics.CHRF()
-    return Score(
-        bleu.corpus_score(list(said), [list(wanted)]).score,
-        chrf.corpus_score(list(said), [list(wanted)]).score,
-        str(bleu.get_signature()),
-        str(chrf.get_signature()),
-    )
-
-
 class Moment(NamedTuple):
     """Where a run stands after a step that learnt from `tokens` targets.
 
@@ -861,8 +908,10 @@ class RunFolder:
         self, path: Path, settings: Settings, about: Mapping[str, str]
     ) -> None:
         self.path = path
-        self.about = {**about, "settings": json.dumps(dataclasses.asdict(settings))}
-        self._kept: list[str] = []
+        choices = dataclasses.asdict(settings)
+        if settings.schedule == "inverse-sqrt":  # such a run may be made longer
+            del choices["epochs"], choices["patience"]
+        self.about = {**about, "settings": json.dumps(choices)}
         note = path / "run.json"
         try:
             if note.is_file():
@@ -887,7 +936,6 @@ class RunFolder:
         Raises:
             ValueError: when there are checkpoints, but all are damaged.
         """
-        sweep(self.path / "training")
         reasons = []
         for path in self.checkpoints():
             try:
@@ -897,11 +945,9 @@ class RunFolder:
                 continue
             for reason in reasons:
                 say(f"{reason}; going on from {path.name} instead")
-            self._forget(step)
             return step
         if reasons:
             raise ValueError(f"no checkpoint can be read: {reasons[0]}")
-        self._forget(0)
         return 0
 
     def save(self, trainee: Trainee, step: int) -> None:
@@ -932,11 +978,14 @@ class RunFolder:
         """The lines of the metrics, without one that was cut off."""
         return read_metrics(self.path)
 
-    def _forget(self, step: int) -> None:
-        """Drop metrics of steps that will be taken again."""
+    def forget(self, step: int) -> None:
+        """Drop what was written after a step: it will be taken again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         with self._explained():
+            for path in (*self.path.glob("*.part"), *self.checkpoints()):
+                if path.suffix == ".part" or int(path.stem[9:]) > step:
+                    path.unlink(missing_ok=True)
             write_whole(self.path / "metrics.jsonl", text.encode())
 
     @contextlib.contextmanager
@@ -975,53 +1024,6 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return found
 
 
-class Lessons(NamedTuple):
-    """What a run learns from and what it is checked on, in pieces and in words."""
-
-    train: list[Example]
-    check: list[Example]
-    check_pairs: list[SentencePair]
-    subwords: Subwords
-    languages: tuple[str, str] = ("en", "de")
-    text: str = "tok"
-
-    def digest(self) -> str:
-        """A number that tells other lessons from these."""
-        data = json.dumps([self.train, self.check, self.subwords.to_json()])
-        return hashlib.sha256(data.encode()).hexdigest()[:16]
-
-
-def prepare(
-    folder: str | os.PathLike[str],
-    settings: Settings,
-    source: str = "en",
-    target: str = "de",
-    text: str = "tok",
-) -> Lessons:
-    """Read the training and validation pairs of a folder; learn subwords from training.
-
-    A training pair too long for the model's table or for a part of a step is left out.
-
-    Raises:
-        ValueError: for files that are missing, unreadable or do not pair.
-    """
-    pairs = read_pairs(folder, text, "train", source, target)
-    check_pairs = read_pairs(folder, text, "val", source, target)
-    sentences = [side for pair in pairs for side in pair]
-    subwords = Subwords.learn(sentences, settings.types, text == "tok")
-
-    def pieces(pair: SentencePair) -> Example:
-        return subwords.encode(pair[0]), subwords.encode(pair[1])
-
-    most = min(settings.max_length, settings.part_tokens, settings.step_tokens)
-    train = [one for one in map(pieces, pairs) if _length(one) <= most]
-    fit = [pair for pair in check_pairs if _length(pieces(pair)) <= most]
-    if not train or not fit:
-        raise ValueError(f"{folder} has no pairs of at most {most} subwords")
-    check = [pieces(pair) for pair in fit]
-    return Lessons(train, check, fit, subwords, (source, target), text)
-
-
 def train_translator(
     lessons: Lessons,
     settings: Settings,
@@ -1052,7 +1054,9 @@ def train_translator(
             "lessons": lessons.digest(),
         }
         kept = RunFolder(Path(folder), settings, about)
-        done = kept.resume(trainee, say if crew.rank == 0 else lambda message: None)
+        done = kept.resume(trainee, say)
+        if crew.rank == 0:
+            kept.forget(done)
         before = max((line["seconds"] for line in kept.metrics()), default=0.0)
     lengths = [_length(example) for example in lessons.train]
 

@@ -1,0 +1,72 @@
+"""What Multi30k's words and subwords are like: counts for chapter 16.
+
+    python benchmarks/multi30k.py --data FOLDER
+
+Only the training and validation sentences are read. Writes results/multi30k.json.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+from transformer.translation import PRESETS, UNKNOWN, Subwords, as_tokenized, read_pairs
+
+RESULTS = Path(__file__).resolve().parent / "results" / "multi30k.json"
+
+
+def main() -> None:
+    """Count, and write what was counted."""
+    ask = argparse.ArgumentParser(description=__doc__)
+    ask.add_argument("--data", required=True, help="where Multi30k lies")
+    folder = ask.parse_args().data
+    train, val = (
+        read_pairs(folder, "tok", split, "en", "de") for split in ("train", "val")
+    )
+    raw = read_pairs(folder, "raw", "val", "en", "de")
+    types = PRESETS["tiny"].types
+    subwords = Subwords.learn([side for pair in train for side in pair], types)
+    sides = {}
+    for side, language in enumerate(("en", "de")):
+        words = Counter(word for pair in train for word in pair[side].split())
+        new = [w for pair in val for w in pair[side].split() if w not in words]
+        ids = [subwords.encode(pair[side]) for pair in val]
+        sides[language] = {
+            "words": sum(words.values()),
+            "types": len(words),
+            "once": sum(count == 1 for count in words.values()),
+            "validation_words": sum(len(pair[side].split()) for pair in val),
+            "validation_words_new": len(new),
+            "validation_pieces": sum(map(len, ids)),
+            "validation_pieces_unknown": sum(one.count(UNKNOWN) for one in ids),
+            "longest_new": {
+                word: subwords.pieces(word)
+                for word in sorted(set(new), key=lambda w: (-len(w), w))[:8]
+            },
+            "as_tokenized_agrees": sum(
+                as_tokenized(one[side]) == other[side]
+                for one, other in zip(raw, val, strict=True)
+            )
+            / len(val),
+        }
+    pieces = [len(subwords.encode(pair[1])) + 1 for pair in train]
+    found = {
+        "command": "python benchmarks/multi30k.py --data FOLDER",
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "tokenizers": version("tokenizers"),
+        "pairs": {"train": len(train), "val": len(val)},
+        "subwords": subwords.size,
+        "targets_an_epoch": sum(pieces),
+        "longest_target": max(pieces),
+        "sides": sides,
+    }
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

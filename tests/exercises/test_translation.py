@@ -1,0 +1,97 @@
+"""Chapter 16's exercises: the answer is right, likely mistakes are named."""
+
+from collections import Counter
+
+import pytest
+
+from bookkit.checks.translation import check_clipped, check_merge, check_two
+
+
+def join(pieces, pair):
+    joined, at = [], 0
+    while at < len(pieces):
+        both = tuple(pieces[at : at + 2]) == tuple(pair)
+        joined.append("".join(pieces[at : at + 2]) if both else pieces[at])
+        at += 2 if both else 1
+    return tuple(joined)
+
+
+def greedy_join(pieces, pair):
+    """The chapter's own, which compares with what it has joined already."""
+    joined = []
+    for piece in pieces:
+        if joined and (joined[-1], piece) == pair:
+            joined[-1] += piece
+        else:
+            joined.append(piece)
+    return tuple(joined)
+
+
+def join_once(pieces, pair):
+    for at in range(len(pieces) - 1):
+        if pieces[at : at + 2] == pair:
+            return (*pieces[:at], "".join(pair), *pieces[at + 2 :])
+    return pieces
+
+
+def grams(words, n):
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def clipped(said, reference, n):
+    mine = grams(said, n)
+    return (mine & grams(reference, n)).total() / mine.total()
+
+
+def unclipped(said, reference, n):
+    mine, theirs = grams(said, n), grams(reference, n)
+    return sum(mine[one] for one in mine if one in theirs) / mine.total()
+
+
+def recall(said, reference, n):
+    theirs = grams(reference, n)
+    return (grams(said, n) & theirs).total() / theirs.total()
+
+
+def different(said, reference, n):
+    mine, theirs = grams(said, n), grams(reference, n)
+    return len(mine.keys() & theirs.keys()) / len(mine)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [(check_merge, join), (check_clipped, clipped), (check_two, 2.5)],
+)
+def test_right(check, answer):
+    assert check(answer).ok
+
+
+@pytest.mark.parametrize("check", [check_merge, check_clipped, check_two])
+def test_unanswered(check):
+    assert check(...).kind == "unanswered"
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "said"),
+    [
+        (check_merge, join_once, "the first place only"),
+        (check_merge, lambda pieces, pair: pieces, "Nothing was joined"),
+        (check_merge, lambda pieces, pair: pieces[:-1], "lost or doubled"),
+        (check_clipped, unclipped, "did not clip"),
+        (check_clipped, recall, "recall"),
+        (check_clipped, different, "different n-grams"),
+        (check_two, 3, "mean of the means"),
+        (check_two, 6, "sum of the means"),
+        (check_two, 3.5, "swapped"),
+        (check_two, 300, "divide"),
+    ],
+)
+def test_wrong(check, answer, said):
+    verdict = check(answer)
+    assert verdict.kind == "wrong"
+    assert said in verdict.message
+
+
+def test_the_chapters_own_merge_is_right_too():
+    assert greedy_join(("a", "a", "a", "a"), ("a", "a")) == ("aa", "aa")
+    assert check_merge(greedy_join).ok
