@@ -412,7 +412,7 @@ class Translator:
                 for side in ("source_words", "target_words")
             )
             return cls(Transformer.load(path), source, target)
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
