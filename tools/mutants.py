@@ -809,11 +809,11 @@ def run_claims(chosen: Sequence[str]) -> int:
 # The report.
 
 
-def report() -> int:
+def report(chosen: Sequence[str]) -> int:
     """What is in the diaries, as numbers and as a page."""
     tried, claimed = Diary("tests"), Diary("claims")
     table, survivors, unseen = {}, [], 0
-    for module in modules():
+    for module in chosen:
         row: Counter[str] = Counter()
         for mutant in mutants_of(module):
             row["mutants"] += 1
@@ -932,7 +932,7 @@ def main() -> int:
     options = ask.parse_args()
     chosen = options.modules or list(modules())
     if options.command == "report":
-        return report()
+        return report(chosen)
     if options.command == "claims":
         return run_claims(chosen)
     if options.command == "run":
