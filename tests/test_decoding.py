@@ -514,3 +514,9 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
         file.truncate(100_000)
     with pytest.raises(ValueError, match="not a whole safetensors file"):
         Translator.load(tmp_path / "cut")
+
+
+def test_the_word_that_comes_once_the_nucleus_is_full_stays_out():
+    chances = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0]])
+    expected = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    torch.testing.assert_close(nucleus(chances, 0.5).sort()[0], expected.sort()[0])
