@@ -1,3 +1,9 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -309,3 +315,20 @@ def test_the_speaker_refuses_what_the_searches_refuse():
         speaker.greedy_search([[3], []], 4)
     with pytest.raises(ValueError, match=r"token ids must lie in 0..10, got 11"):
         speaker.beam_search([[11]], 4)
+
+
+def test_the_gpus_benchmark_runs_whole_where_there_is_no_gpu(tmp_path):
+    script = Path(__file__).parent.parent / "benchmarks" / "gpu.py"
+    done = subprocess.run(
+        [sys.executable, script, "--smoke", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "gpu-smoke.json").read_text("utf-8"))
+    parts = found["parts"]
+    assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
+    assert {"kernels", "training", "training, compiled", "decoding"} <= set(parts)
+    assert parts["decoding"]["float32, batch 2"]["same words"]
+    assert found["made"]["torch"] == torch.__version__
