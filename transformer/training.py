@@ -32,6 +32,7 @@ from transformer.model import (
     CHECKPOINT_VERSION,
     Transformer,
     TransformerConfig,
+    digest,
     read_checkpoint,
     write_whole,
 )
@@ -47,9 +48,9 @@ __all__ = [
     "plan_batches",
     "translated_exactly",
     "exact_match",
-    "digest",
     "run_notes",
     "save_training",
+    "remembered",
     "load_training",
     "sweep",
     "Progress",
@@ -247,14 +248,6 @@ def exact_match(model: Transformer, examples: Sequence[Example]) -> float:
     return sum(translated_exactly(model, examples)) / len(examples)
 
 
-def digest(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
-    """SHA-256 of names, numbers and notes: one changed bit, another digest."""
-    from safetensors.torch import save
-
-    said = json.dumps(dict(notes), sort_keys=True)
-    return hashlib.sha256(save(dict(tensors)) + said.encode()).hexdigest()
-
-
 def run_notes(
     model: Transformer, optimizer: torch.optim.Optimizer, about: Mapping[str, str]
 ) -> dict[str, str]:
@@ -302,6 +295,33 @@ def save_training(
     write_whole(Path(path), save(tensors, metadata))
 
 
+def remembered(
+    found: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
+) -> dict[int, dict[str, Tensor]]:
+    """What the optimiser of a file keeps for each weight, by the weight's number.
+
+    Raises:
+        ValueError: naming a tensor that this optimiser could not have kept.
+    """
+    weights = [one for group in optimizer.param_groups for one in group["params"]]
+    shapes = {str(number): weight.shape for number, weight in enumerate(weights)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in found.items():
+        kind, _, rest = name.partition(".")
+        number, _, key = rest.partition(".")
+        if kind == "optimizer":
+            if number not in shapes or value.shape not in ((), shapes[number]):
+                raise ValueError(f"{name} does not fit")
+            state.setdefault(int(number), {})[key] = value
+        elif kind not in ("model", "more") and name != "random":
+            raise ValueError(f"{name} is nothing of a run's")
+    keys = {key for memory in state.values() for key in memory}
+    for place, memory in state.items():
+        for key in keys - memory.keys():
+            raise ValueError(f"optimizer.{place}.{key} is missing")
+    return state
+
+
 def load_training(
     path: str | os.PathLike[str],
     model: Transformer,
@@ -329,22 +349,31 @@ def load_training(
                 f"{path} is of another run: its {name} is {theirs}, here {ours}"
             )
     weights = {f"model.{name}": weight for name, weight in model.named_parameters()}
-    fits = {(name, weight.shape) for name, weight in weights.items()}
-    odd = fits ^ {(n, x.shape) for n, x in found.items() if n.startswith("model.")}
-    if odd:
-        raise ValueError(f"{path} is of another model: {min(odd)[0]} does not fit")
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in found.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = value
+    fits = {(name, weight.shape, weight.dtype) for name, weight in weights.items()}
+    read = {n: x for n, x in found.items() if n.startswith("model.")}
+    if odd := fits ^ {(name, x.shape, x.dtype) for name, x in read.items()}:
+        name = min(name for name, *_ in odd)
+        raise ValueError(f"{path} is of another model: {name} does not fit")
+    for name, weight in read.items():
+        if not weight.isfinite().all():
+            raise ValueError(f"{path}: {name} holds a number that is not finite")
+    try:
+        state = remembered(found, optimizer)
+        step, chance = int(notes["step"]), found["random"]
+        torch.Generator().set_state(chance)  # refuses what is no state
+        if step < 0:
+            raise ValueError(f"step {step}")
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{path} has no step, random state or memory: {reason}"
+        ) from None
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(found[name])
-    torch.set_rng_state(found["random"])
-    more = {n[5:]: value for n, value in found.items() if n.startswith("more.")}
-    return int(notes["step"]), more
+    torch.set_rng_state(chance)
+    return step, {n[5:]: x for n, x in found.items() if n.startswith("more.")}
 
 
 def sweep(path: Path) -> None:
