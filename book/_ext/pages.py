@@ -7,6 +7,7 @@ without alt text is a warning, and the build is strict.
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])"
 
 
 @cache
-def counts(notebooks: Path) -> dict[str, int]:
-    """What the stored notebooks hold: claims, printed numbers, exercises and more."""
+def counts(notebooks: Path, pages: frozenset[str]) -> dict[str, int]:
+    """What the pages' notebooks hold: claims, printed numbers, exercises and more."""
     found: Counter[str] = Counter()
-    for path in sorted(notebooks.glob("*.ipynb")):
+    for path in in_the_book(notebooks, pages):
         found["chapters"] += 1
         for cell in nbformat.read(path, 4).cells:
             tags = cell.metadata.get("tags", [])
@@ -40,6 +41,12 @@ def counts(notebooks: Path) -> dict[str, int]:
                 if "nbval-ignore-output" not in tags:
                     found["numbers"] += len(NUMBER.findall(printed(output)))
     return dict(found)
+
+
+def in_the_book(notebooks: Path, pages: Iterable[str]) -> list[Path]:
+    """The notebooks that have a page; a draft has none yet."""
+    stems = {Path(page).name for page in pages}
+    return [path for path in sorted(notebooks.glob("*.ipynb")) if path.stem in stems]
 
 
 def printed(output: Any) -> str:
@@ -57,7 +64,8 @@ class Count(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Look the number up."""
-        known = counts(Path(self.env.srcdir) / "book" / "notebooks")
+        notebooks = Path(self.env.srcdir) / "book" / "notebooks"
+        known = counts(notebooks, frozenset(self.env.found_docs))
         if self.text not in known:
             logger.warning(
                 "nothing called %r is counted, only %s",
@@ -138,7 +146,7 @@ def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
         source = Path(app.srcdir) / "book" / "notebooks"
         target = Path(app.outdir) / "notebooks"
         target.mkdir(exist_ok=True)
-        for notebook in source.glob("*.ipynb"):
+        for notebook in in_the_book(source, app.env.found_docs):
             shutil.copy(notebook, target)
 
 
