@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from transformer.data import Example, batches_by_tokens, make_batch
 from transformer.decoding import beam_search
 from transformer.embedding import require_positive
+from transformer.faster import half_precision, summed_loss
 from transformer.masks import padding_mask
 from transformer.model import (
     Transformer,
@@ -58,7 +59,6 @@ __all__ = [
     "UNKNOWN",
     "SUBWORD_SYMBOLS",
     "Subwords",
-    "summed_loss",
     "Lesson",
     "made_for_bf16",
     "Settings",
@@ -319,64 +319,6 @@ class Subwords:
         return str(self._tokenizer.decode(list(ids)))
 
 
-class _PiecewiseLoss(torch.autograd.Function):
-    """The sum of the label-smoothed losses, a few rows of logits at a time."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        table: Tensor,
-        wanted: Tensor,
-        smoothing: float,
-        dtype: torch.dtype,
-        rows: int,
-    ) -> Tensor:
-        narrow, words = table.to(dtype), len(table)
-        total = hidden.new_zeros((), dtype=torch.float32)
-        hidden_gradient = torch.empty_like(hidden)
-        table_gradient = torch.zeros_like(table)
-        for start in range(0, len(hidden), rows):
-            x = hidden[start : start + rows].to(dtype)
-            ids = wanted[start : start + rows, None]
-            logits = (x @ narrow.T).float()
-            level = logits.logsumexp(dim=1, keepdim=True)
-            said = (1 - smoothing) * logits.gather(1, ids)
-            shared = smoothing * logits.mean(dim=1, keepdim=True)
-            total += (level - said - shared).sum()
-            slope = (logits - level).exp_()  # chances now; then chances minus target
-            slope -= smoothing / words
-            slope.scatter_add_(1, ids, slope.new_full(ids.shape, smoothing - 1))
-            narrow_slope = slope.to(dtype)
-            hidden_gradient[start : start + rows] = narrow_slope @ narrow
-            table_gradient += narrow_slope.T @ x
-        ctx.save_for_backward(hidden_gradient, table_gradient)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        hidden, table = ctx.saved_tensors
-        return gradient * hidden, gradient * table, None, None, None, None
-
-
-def summed_loss(
-    hidden: Float[Tensor, "targets d_model"],
-    table: Float[Tensor, "vocabulary d_model"],
-    wanted: Int[Tensor, "targets"],
-    smoothing: float = 0.0,
-    dtype: torch.dtype = torch.float32,
-    rows: int = 512,
-) -> Float[Tensor, ""]:
-    """Chapter 12's loss, summed, without ever holding all the logits.
-
-    No more than `rows` rows of them exist at once; their products run in `dtype`.
-    """
-    loss: Tensor = _PiecewiseLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, table, wanted, smoothing, dtype, rows
-    )
-    return loss
-
-
 class Lesson(nn.Module):
     """A model and its loss as one module, which is what several processes share."""
 
@@ -394,27 +336,15 @@ class Lesson(nn.Module):
     ) -> Float[Tensor, ""]:
         model, pad_id = self.model, self.model.config.pad_id
         device = source.device.type
-        on_cpu = device == "cpu" and self.bf16
-        with contextlib.ExitStack() as around:
-            around.enter_context(
-                torch.autocast(device, torch.bfloat16, enabled=self.bf16)
-            )
-            if on_cpu:  # the CPU's fused attention is slow in bf16
-                kernels = torch.nn.attention
-                around.enter_context(kernels.sdpa_kernel(kernels.SDPBackend.MATH))
+        rows = 512 if device == "cpu" else 8192
+        with half_precision(device) if self.bf16 else contextlib.nullcontext():
             memory = model.encode(source)
             hidden = model.decode(given, memory, padding_mask(source, pad_id))
-        real = wanted != pad_id
-        dtype = torch.bfloat16 if self.bf16 else torch.float32
-        rows = 512 if device == "cpu" else 8192
-        return summed_loss(
-            hidden[real].float(),
-            model.output.weight,
-            wanted[real],
-            self.smoothing if self.training else 0.0,
-            dtype,
-            rows,
-        )
+            real = wanted != pad_id
+            smoothing = self.smoothing if self.training else 0.0
+            return summed_loss(
+                hidden[real], model.output.weight, wanted[real], smoothing, rows
+            )
 
 
 def made_for_bf16(device: str) -> bool:
