@@ -176,6 +176,44 @@ def test_multi_head_attention_equals_torchs(
     agree(ours, theirs, lambda *x: ours(*x, mask), run_theirs, inputs, tolerance)
 
 
+def encoders_agree(ours, theirs, masks, length, dtype, tolerance) -> None:
+    """Give ours the weights of theirs, a layer or a stack, and the same sentences."""
+    ours.to(dtype).load_state_dict(renamed(theirs, lambda weight: weight.data))
+    may, seen = words(masks, 3, length), past(masks, length, length)
+    agree(
+        ours,
+        theirs,
+        lambda x: ours(x, both(may, seen)),
+        lambda x: theirs(x, hidden(seen), hidden(may)),
+        [torch.randn(3, length, width_of(ours), dtype=dtype)],
+        tolerance,
+    )
+
+
+def decoders_agree(ours, theirs, masks, target, source, dtype, tolerance) -> None:
+    """The same for a layer or a stack that looks at a memory."""
+    ours.to(dtype).load_state_dict(renamed(theirs, lambda weight: weight.data))
+    seen = past(masks, target, target)
+    said, heard = words(masks, 3, target), words(masks, 3, source)
+    agree(
+        ours,
+        theirs,
+        lambda x, memory: ours(x, memory, both(heard, None), both(said, seen)),
+        lambda x, memory: theirs(
+            x, memory, hidden(seen), None, hidden(said), hidden(heard)
+        ),
+        [torch.randn(3, n, width_of(ours), dtype=dtype) for n in (target, source)],
+        tolerance,
+    )
+
+
+def width_of(module: nn.Module) -> int:
+    """d_model of a layer or a stack."""
+    return next(
+        one.in_features for one in module.modules() if isinstance(one, nn.Linear)
+    )
+
+
 @each_precision
 @each_mask
 @each_order
@@ -190,18 +228,8 @@ def test_an_encoder_layer_equals_torchs(
         width, heads, inner, 0.0, batch_first=True, norm_first=norm_first
     )
     shake(theirs)
-    theirs.to(dtype)
-    ours = EncoderLayer(width, heads, inner, norm_first=norm_first).to(dtype)
-    ours.load_state_dict(renamed(theirs, lambda weight: weight.data))
-    may, seen = words(masks, 3, length), past(masks, length, length)
-    agree(
-        ours,
-        theirs,
-        lambda x: ours(x, both(may, seen)),
-        lambda x: theirs(x, hidden(seen), hidden(may)),
-        [torch.randn(3, length, width, dtype=dtype)],
-        tolerance,
-    )
+    ours = EncoderLayer(width, heads, inner, norm_first=norm_first)
+    encoders_agree(ours, theirs.to(dtype), masks, length, dtype, tolerance)
 
 
 @each_precision
@@ -220,18 +248,8 @@ def test_an_encoder_equals_torchs(
     last = nn.LayerNorm(width) if norm_first else None
     theirs = nn.TransformerEncoder(layer, depth, last, enable_nested_tensor=False)
     shake(theirs)
-    theirs.to(dtype)
-    ours = Encoder(width, heads, inner, depth, norm_first=norm_first).to(dtype)
-    ours.load_state_dict(renamed(theirs, lambda weight: weight.data))
-    may, seen = words(masks, 3, length), past(masks, length, length)
-    agree(
-        ours,
-        theirs,
-        lambda x: ours(x, both(may, seen)),
-        lambda x: theirs(x, hidden(seen), hidden(may)),
-        [torch.randn(3, length, width, dtype=dtype)],
-        tolerance,
-    )
+    ours = Encoder(width, heads, inner, depth, norm_first=norm_first)
+    encoders_agree(ours, theirs.to(dtype), masks, length, dtype, tolerance)
 
 
 @each_precision
@@ -248,21 +266,8 @@ def test_a_decoder_layer_equals_torchs(
         width, heads, inner, 0.0, batch_first=True, norm_first=norm_first
     )
     shake(theirs)
-    theirs.to(dtype)
-    ours = DecoderLayer(width, heads, inner, norm_first=norm_first).to(dtype)
-    ours.load_state_dict(renamed(theirs, lambda weight: weight.data))
-    seen = past(masks, target, target)
-    said, heard = words(masks, 3, target), words(masks, 3, source)
-    agree(
-        ours,
-        theirs,
-        lambda x, memory: ours(x, memory, both(heard, None), both(said, seen)),
-        lambda x, memory: theirs(
-            x, memory, hidden(seen), None, hidden(said), hidden(heard)
-        ),
-        [torch.randn(3, n, width, dtype=dtype) for n in (target, source)],
-        tolerance,
-    )
+    ours = DecoderLayer(width, heads, inner, norm_first=norm_first)
+    decoders_agree(ours, theirs.to(dtype), masks, target, source, dtype, tolerance)
 
 
 @each_precision
@@ -281,21 +286,8 @@ def test_a_decoder_equals_torchs(
     last = nn.LayerNorm(width) if norm_first else None
     theirs = nn.TransformerDecoder(layer, depth, last)
     shake(theirs)
-    theirs.to(dtype)
-    ours = Decoder(width, heads, inner, depth, norm_first=norm_first).to(dtype)
-    ours.load_state_dict(renamed(theirs, lambda weight: weight.data))
-    seen = past(masks, target, target)
-    said, heard = words(masks, 3, target), words(masks, 3, source)
-    agree(
-        ours,
-        theirs,
-        lambda x, memory: ours(x, memory, both(heard, None), both(said, seen)),
-        lambda x, memory: theirs(
-            x, memory, hidden(seen), None, hidden(said), hidden(heard)
-        ),
-        [torch.randn(3, n, width, dtype=dtype) for n in (target, source)],
-        tolerance,
-    )
+    ours = Decoder(width, heads, inner, depth, norm_first=norm_first)
+    decoders_agree(ours, theirs.to(dtype), masks, target, source, dtype, tolerance)
 
 
 class Stacks(nn.Module):
