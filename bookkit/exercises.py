@@ -1,7 +1,10 @@
 """Exercises that check themselves and name the misconception behind a wrong answer."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dis
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
 
@@ -27,7 +30,11 @@ class Verdict:
 
 
 class _UnansweredError(Exception):
-    """The reader's function still gives back nothing."""
+    """There is no answer yet."""
+
+
+class Refused(Exception):  # noqa: N818
+    """The answer is of a kind that no right answer is; the message says which."""
 
 
 def right(message: str) -> Verdict:
@@ -43,6 +50,59 @@ def wrong(message: str) -> Verdict:
 def unanswered() -> Verdict:
     """There is no answer yet."""
     return Verdict("unanswered", "not answered yet: replace the three dots")
+
+
+def _named(value: Any) -> str:
+    """What kind of thing a value is, for a sentence."""
+    if isinstance(value, str):
+        return "text"
+    if callable(value):
+        return "a function"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    name = type(value).__name__
+    if name == "ndarray":
+        return "a NumPy array"
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+
+
+def number(answer: Any, wanted: str = "a number") -> float:
+    """The one number that an answer is; anything else ends the check with a verdict."""
+    if answer is None or answer is ...:
+        raise _UnansweredError
+    if isinstance(answer, str | bytes):
+        raise Refused("Type the number itself, without quotes.")
+    if isinstance(answer, Tensor) and answer.numel() != 1:
+        raise Refused(f"One number is wanted, not {_named(answer)}.")
+    if callable(answer):
+        raise Refused("A number is wanted, not a function.")
+    try:
+        value = float(answer.detach() if isinstance(answer, Tensor) else answer)
+    except (TypeError, ValueError):
+        raise Refused(f"Wanted is {wanted}, not {_named(answer)}.") from None
+    if not math.isfinite(value):
+        raise Refused(f"Wanted is {wanted}; yours came out as {value}.")
+    return value
+
+
+def tensor(answer: Any, wanted: str = "a tensor") -> Tensor:
+    """An answer that is a tensor; anything else ends the check with a verdict."""
+    if not isinstance(answer, Tensor):
+        raise Refused(f"Give back {wanted}, not {_named(answer)}.")
+    return answer
+
+
+def blanks(answer: Any, names: Sequence[Any]) -> list[Any]:
+    """What was filled in under each name; a blank left open is no answer yet."""
+    if not isinstance(answer, Mapping):
+        keys = ", ".join(map(repr, names))
+        raise Refused(f"Fill in the dictionary, with {keys}; got {_named(answer)}.")
+    for name in names:
+        if name not in answer:
+            raise Refused(f"Nothing stands under {name!r}: fill in every line.")
+    if any(answer[name] is None or answer[name] is ... for name in names):
+        raise _UnansweredError
+    return [answer[name] for name in names]
 
 
 def near(answer: Any, expected: Tensor) -> bool:
@@ -62,50 +122,162 @@ def explain(
 ) -> str:
     """The message of the mistake that gives this answer, else how far off it is."""
     if not isinstance(answer, Tensor):
-        return f"Give back a tensor, not a {type(answer).__name__}."
+        return f"Give back a tensor, not {_named(answer)}."
     for message, result in mistakes.items():
         if near(answer, result):
             return message
     if answer.shape != expected.shape:
         got, wanted = tuple(answer.shape), tuple(expected.shape)
+        if near(answer.squeeze(), expected.squeeze()):
+            return (
+                "The numbers are right, and an axis of size 1 is too much or too "
+                f"little: the shape is {got}; it should be {wanted}."
+            )
+        if answer.dim() > 1 and near(answer.mT, expected):
+            return f"It is transposed: the shape is {got}; it should be {wanted}."
+        for message, result in mistakes.items():
+            if near(answer.squeeze(), result.squeeze()):
+                return message
         return f"The shape is {got}; it should be {wanted}."
     if answer.isnan().any():
         return on_nan
+    if not answer.is_floating_point() and expected.is_floating_point():
+        return f"These are whole numbers, {answer.dtype}: the decimals are lost."
     gap = (answer.double() - expected.double()).abs().max().item()
     return f"The numbers are off by up to {gap:.2g}."
 
 
-def _insistent(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The reader's function, made to complain when it gives back nothing."""
+_HINTS = {
+    "shapes cannot be multiplied": "The inner sizes of a matrix product differ: does "
+    "one of the two want transposing, or do they stand in the wrong order?",
+    "Expected size for first two dimensions": "The inner sizes of a matrix product "
+    "differ: does one of the two want transposing?",
+    "size mismatch, got": "The sizes of a product differ: does the matrix want "
+    "transposing, or do the two stand in the wrong order?",
+    "inconsistent tensor size": "Two vectors of different lengths have no dot product.",
+    "must match the size of tensor": "Two shapes do not fit side by side: is an axis "
+    "of size 1 missing, as keepdim=True keeps it?",
+    "have the same dtype": "Two tensors hold numbers of different precision.",
+}
 
-    @wraps(answer)
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        result = answer(*args, **kwargs)
+
+def _raised(error: Exception) -> str:
+    """An exception of the reader's code in a line, and what often lies behind it."""
+    said = str(error)
+    hint = next((hint for words, hint in _HINTS.items() if words in said), "")
+    return f"your code raised {type(error).__name__}: {said} {hint}".strip()
+
+
+def _copied(value: Any) -> Any:
+    """A copy of tensors and lists, however deep; all else as it is."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if type(value) in (list, tuple):
+        return type(value)(_copied(part) for part in value)
+    return value
+
+
+def _changed(copy: Any, value: Any) -> bool:
+    """Whether a copy is no longer what it was copied from."""
+    if isinstance(value, Tensor):
+        return not torch.equal(copy, value)
+    if type(value) in (list, tuple):
+        return len(copy) != len(value) or any(map(_changed, copy, value))
+    return isinstance(value, int | float | str) and copy != value
+
+
+_NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
+
+
+def _does_nothing(answer: Callable[..., Any]) -> bool:
+    """Whether a function is an untouched stub, without a line of code."""
+    code = getattr(inspect.unwrap(answer), "__code__", None)
+    return (
+        code is None or {step.opname for step in dis.get_instructions(code)} <= _NOTHING
+    )
+
+
+def _parameter(answer: Callable[..., Any], position: int) -> str:
+    """What the reader's function calls its argument."""
+    try:
+        return f"`{list(inspect.signature(answer).parameters)[position]}`"
+    except (TypeError, ValueError, IndexError):
+        return "what it was given"
+
+
+@dataclass
+class _Asked:
+    """The reader's function under the check's questions, and what came of them.
+
+    It is given copies, so that a function that writes into its arguments spoils
+    nothing but its own copy, and can be told so.
+    """
+
+    answer: Callable[..., Any]
+    errors: list[Exception] = field(default_factory=list)
+    gave: list[Any] = field(default_factory=list)
+    spoilt: str = ""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        copies = [_copied(value) for value in args]
+        try:
+            result = self.answer(*copies, **kwargs)
+        except Exception as error:
+            self.errors.append(error)
+            raise
+        for position, (copy, value) in enumerate(zip(copies, args, strict=True)):
+            if not self.spoilt and _changed(copy, value):
+                self.spoilt = _parameter(self.answer, position)
+        if result is None and not _does_nothing(self.answer):
+            raise Refused("Your function gives back None: is `return` missing?")
         if result is None or result is ...:
             raise _UnansweredError
+        self.gave.append(result)
         return result
-
-    return ask
 
 
 def exercise(check: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
     """Turn `check(answer)` into one that no answer can make raise.
 
     `...` and None, given or returned by the reader's function, are *not answered yet*;
-    an exception in the reader's code becomes a verdict that names it.
+    an exception in the reader's code becomes a verdict that names it. An answer that
+    the check cannot read is refused by its kind, and not blamed on the reader's code.
+    A right function that changes its arguments in place is told so.
     """
 
     @wraps(check)
     def safely(answer: Any) -> Verdict:
         if answer is None or answer is ...:
             return unanswered()
+        asked = None
         if callable(answer) and not isinstance(answer, type):
-            answer = _insistent(answer)
+            answer = asked = _Asked(answer)
         try:
-            return check(answer)
+            verdict = check(answer)
         except _UnansweredError:
             return unanswered()
+        except Refused as refused:
+            return wrong(str(refused))
         except Exception as error:
-            return wrong(f"your code raised {type(error).__name__}: {error}")
+            if asked and any(error is one for one in asked.errors):
+                return wrong(_raised(error))
+            if asked and asked.gave:
+                kind = _named(asked.gave[-1])
+                return wrong(f"Your function gave back {kind}: not what is asked for.")
+            if asked:
+                return wrong("A value is wanted here, not a function.")
+            if "not callable" in str(error):
+                return wrong(
+                    f"Give the function itself, not what it returns; got "
+                    f"{_named(answer)}."
+                )
+            return wrong(f"That is {_named(answer)}: not what is asked for.")
+        if asked and asked.spoilt and verdict.ok:
+            return wrong(
+                f"The result is right, but your function changed {asked.spoilt} in "
+                "place, and the caller still needs it. Work on a copy, or use "
+                "operations without a trailing underscore."
+            )
+        return verdict
 
     return safely

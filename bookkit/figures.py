@@ -3,6 +3,7 @@
 import hashlib
 import html
 import io
+import os
 import random
 import re
 from collections.abc import Sequence
@@ -23,10 +24,14 @@ STYLE = Path(__file__).with_name("book.mplstyle")
 
 
 def begin(seed: int = 0) -> None:
-    """Start a chapter: the same random numbers, digits and figure style every time."""
+    """Start a chapter: the same random numbers, digits and figure style every time.
+
+    Numbers are made on one thread, since more add in another order, and so in other
+    digits. `BOOK_THREADS=2` in the environment shows how much that matters.
+    """
     random.seed(seed)
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # more would add in another order, and so in other digits
+    torch.set_num_threads(int(os.environ.get("BOOK_THREADS", "1")))
     torch.set_printoptions(precision=3, sci_mode=False)
     plt.style.use(["default", STYLE])
     plt.switch_backend("agg")

@@ -6,7 +6,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 
 
 @exercise
@@ -34,7 +43,21 @@ def check_scores(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "The sign is wrong: a larger dot product is a better match.": -expected,
             "Those are weights. Stop before the softmax.": expected.softmax(dim=-1),
         }
-        result = answer(query, key)
+        if batch:
+            mistakes[
+                "You took d_k from axis 1, which is a batch axis here: it is "
+                "the last axis's size."
+            ] = plain / math.sqrt(batch[1])
+        try:
+            result = answer(query, key)
+        except RuntimeError as error:
+            if batch:
+                return wrong(
+                    "Right for one sentence; with batch dimensions in front it raised "
+                    f"RuntimeError: {error}. `.T` turns all dimensions round: swap the "
+                    "last two, `transpose(-2, -1)`."
+                )
+            raise
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes))
     return right("One score for each pair, with variance 1 at any width.")
@@ -95,7 +118,7 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
         result = answer(query, key, weights)
         if isinstance(result, Tensor) and result.numel() != 1:
             return wrong(f"One number, please: you returned {result.numel()} of them.")
-        number = float(result)
+        found = number(result, "one number")
         logs = weights.log()
         mistakes = {
             "You returned 1 over the scale: scores go above the line.": [1 / scale],
@@ -111,12 +134,12 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
             "it in the weights.": [math.sqrt(d_k)],
             "You returned d_k. The number is in the weights.": [float(d_k)],
         }
-        if math.isclose(number, scale, rel_tol=1e-3):
+        if math.isclose(found, scale, rel_tol=1e-3):
             continue
         for message, results in mistakes.items():
-            if any(math.isclose(number, other, rel_tol=1e-6) for other in results):
+            if any(math.isclose(found, other, rel_tol=1e-6) for other in results):
                 return wrong(message)
-        return wrong(f"You found {number:.3g}, but the scores had another scale.")
+        return wrong(f"You found {found:.3g}, but the scores had another scale.")
     return right("Differences of logarithms undo the softmax, up to the scale.")
 
 
@@ -149,8 +172,15 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         "A score of 0 hides nothing, e⁰ is 1. Zeroing the weights afterwards comes too "
         "late: the word was counted.": (scores * mask).softmax(dim=-1) * mask,
         "You ignored the mask.": shares,
+        "You shared out down the columns: a row of weights sums to 1, dim −1.": (
+            hidden.softmax(dim=-2).nan_to_num()
+        ),
+        "You added the mask to the scores. A True adds 1, and hides nothing.": (
+            (scores + mask).softmax(dim=-1)
+        ),
+        "Those are the scores with words hidden: the softmax is missing.": hidden,
     }
-    result = answer(scores, mask)
+    result = tensor(answer(scores, mask))
     if not near(result, expected):
         if result.isnan().any():
             return wrong(
@@ -192,7 +222,7 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
 @exercise
 def check_weight(answer: float | Tensor) -> Verdict:
     """The weight of the first of two keys: dot products 3 and 1, d_k = 4."""
-    number = float(answer)
+    weight = number(answer)
     mistakes = {
         0.88: "That is without the scale: divide both by √4 first.",
         0.62: "You divided by d_k, not by its square root.",
@@ -201,11 +231,11 @@ def check_weight(answer: float | Tensor) -> Verdict:
         0.75: "Those are plain shares, 3 out of 3 + 1: where is the exponential?",
         0.98: "You multiplied by √4: divide.",
     }
-    if abs(number - 1 / (1 + math.exp(-1))) < 0.006:
+    if abs(weight - 1 / (1 + math.exp(-1))) < 0.006:
         return right("The scaled scores differ by 1, and e/(e + 1) is 0.73.")
     for value, message in mistakes.items():
-        if abs(number - value) < 0.006:
+        if abs(weight - value) < 0.006:
             return wrong(message)
-    if not 0 <= number <= 1:
+    if not 0 <= weight <= 1:
         return wrong("A weight lies between 0 and 1.")
     return wrong("Divide the dot products by √4, then apply the softmax to the two.")

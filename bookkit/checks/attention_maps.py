@@ -42,6 +42,14 @@ def check_score(score: Callable[..., Any]) -> Verdict:
         "The sentences are not averaged yet: one score for each head.": given - luck,
         "The sign is turned: more than an even share should be above zero.": -expected,
     }
+    every = weights[:, :, asks, answers]
+    crossed = (
+        "Each sentence was read at the places of all three. Index the sentences as "
+        "well: weights[torch.arange(len(weights)), :, asks, answers]."
+    )
+    for guess in (every, every - 1 / lengths):
+        if any(near(answer, x) for x in (guess, guess.mean(0), guess.mean((0, 2)))):
+            return wrong(crossed)
     return wrong(explain(answer, expected, mistakes))
 
 
@@ -72,6 +80,11 @@ def check_ranks(rank_correlation: Callable[[Tensor, Tensor], Any]) -> Verdict:
     answer = of(rank_correlation)
     if near(answer, expected):
         return right("Only the order counts, not the distances.")
+    if answer.dim() == 3:
+        return wrong(
+            "One number is wanted. corrcoef gives a table of two by two: take its "
+            "entry [0, 1]."
+        )
     mistakes = {
         "That is the correlation of the values: put their ranks in their place.": of(
             _correlation

@@ -1,18 +1,29 @@
 """Checks for the exercises of chapter 09, on the decoder."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.exercises import (
+    Refused,
+    Verdict,
+    blanks,
+    exercise,
+    near,
+    number,
+    right,
+    tensor,
+    unanswered,
+    wrong,
+)
 
 
 def _same(answer: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and the same whole numbers."""
-    return answer.shape == other.shape and torch.equal(answer, other)
+    return answer.shape == other.shape and bool((answer == other).all())
 
 
 @exercise
@@ -24,7 +35,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         return wrong("Return two tensors: what the decoder reads, and the labels.")
     if any(part is None or part is ... for part in pair):
         return unanswered()
-    given, wanted = pair
+    given, wanted = (tensor(part, "two tensors") for part in pair)
     first, last = target[:, :-1], target[:, 1:]
     if _same(given, first) and _same(wanted, last):
         return right("Row t reads words up to t and is asked for word t + 1.")
@@ -37,6 +48,11 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         return wrong(
             "The shift goes the wrong way: each row would be asked for the word "
             "before the one it reads."
+        )
+    if _same(given, target[:-1]) or _same(wanted, target[1:]):
+        return wrong(
+            "You cut off a sentence, not a word: axis 0 is the batch, the words stand "
+            "along axis 1."
         )
     if _same(given, target) or _same(wanted, target):
         return wrong(
@@ -64,12 +80,17 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
     return wrong("Row t must read words up to t and be asked for word t + 1.")
 
 
+def _rows(answer: Any) -> list[int]:
+    """The rows that a reader listed, each once, in order."""
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        raise Refused("Give lists of row numbers, such as [0, 1].")
+    return sorted({int(number(row, "the number of a row")) for row in answer})
+
+
 @exercise
 def check_notices(answer: Mapping[str, Any]) -> Verdict:
     """The decoder rows that change with a target word, and with a source word."""
-    if any(rows is None or rows is ... for rows in answer.values()):
-        return unanswered()
-    africa, september = (sorted(set(answer[w])) for w in ("Africa", "septembre"))
+    africa, september = map(_rows, blanks(answer, ("Africa", "septembre")))
     if africa != [3, 4, 5]:
         reasons = {
             (3,): "Later rows look back at Africa: the causal mask lets them.",
@@ -146,11 +167,11 @@ def check_cross(
         ),
         "Those are the weights: multiply them by the values.": scores.softmax(dim=-1),
     }
-    result = answer(target, memory, w_q, w_k, w_v)
-    if result.shape == expected.shape and torch.allclose(result, expected, atol=1e-5):
+    result = tensor(answer(target, memory, w_q, w_k, w_v))
+    if near(result, expected):
         return right("Three rows ask, five answer, three vectors come back.")
     for message, mistake in mistakes.items():
-        if result.shape == mistake.shape and torch.allclose(result, mistake, atol=1e-5):
+        if near(result, mistake):
             return wrong(message)
     if result.shape != expected.shape:
         got, shape = tuple(result.shape), tuple(expected.shape)
@@ -162,11 +183,9 @@ def check_cross(
 @exercise
 def check_price(answer: Mapping[str, Any]) -> Verdict:
     """Decoder rows computed for twenty words and <eos>, in two ways."""
-    if any(rows is None or rows is ... for rows in answer.values()):
-        return unanswered()
-    loop, kept = int(answer["loop"]), int(answer["kept"])
+    loop, kept = map(number, blanks(answer, ("loop", "kept")))
     if loop != 231:
-        reasons = {
+        reasons: dict[float, str] = {
             210: "<eos> has to be written too: there is one pass more.",
             441: "That is 21 × 21: the early passes are shorter than the last.",
             400: "That is 20 × 20: early passes are shorter, and <eos> is a pass too.",

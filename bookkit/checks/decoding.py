@@ -7,7 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 
 BOS, EOS = 1, 2
 STORY = [5, 7, 5, 9, EOS]
@@ -24,6 +32,12 @@ def _storyteller(story: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
         ids = [int(index) for index in ids]
         if not ids:
             raise _Lost("The model was given no id at all: begin with bos.")
+        if EOS in ids:
+            raise _Lost("The model has said eos, and you went on: stop there.")
+        if len(ids) > len(story):
+            raise _Lost(
+                "Your loop goes on past max_length: cut a model that never ends."
+            )
         if ids[0] != BOS:
             raise _Lost(
                 f"The model was given {ids}, without bos in front: give it all ids so "
@@ -46,8 +60,6 @@ def check_loop(greedy: Callable[..., Any]) -> Verdict:
     """Exercise: greedy search for one sentence."""
     try:
         answer = greedy(_storyteller(STORY), BOS, EOS, 10)
-        if answer is None or answer is ...:
-            return wrong("Your function gave back nothing.")
         answer = [int(index) for index in answer]
         if answer == [BOS, *STORY]:
             return wrong("bos and eos are still there: nobody says them.")
@@ -75,7 +87,7 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
     logits, wanted = torch.tensor(rows), torch.tensor([2, 3, 1])
     chances = logits.log_softmax(dim=-1)
     words = chances.gather(-1, wanted[:, None]).squeeze(-1)
-    answer = float(log_probability(logits, wanted))
+    answer = number(log_probability(logits, wanted), "a logarithm, one number")
     across = logits.log_softmax(dim=0).gather(-1, wanted[:, None]).sum()
     known = {
         float(words.mean()): (
@@ -102,7 +114,8 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
     if math.isclose(answer, float(words.sum()), abs_tol=1e-5):
         other = torch.tensor([0, 0, 3])
         value = float(chances.gather(-1, other[:, None]).sum())
-        if math.isclose(float(log_probability(logits, other)), value, abs_tol=1e-5):
+        found = number(log_probability(logits, other))
+        if math.isclose(found, value, abs_tol=1e-5):
             return right("Probabilities multiply, logarithms add, and the end counts.")
         return wrong("You took the likeliest word of each row, not the wanted one.")
     for value, message in known.items():
@@ -114,7 +127,7 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
 @exercise
 def check_positions(positions: Any) -> Verdict:
     """Exercise: positions worked through without a cache, nine words and the end."""
-    known = {
+    known: dict[float, str] = {
         45: "Nine turns? The end takes a turn, too, and bos is given in all of them.",
         10: "That is the number of turns. In each, all ids so far are worked through.",
         9: "That many words are said. Each turn works through all ids so far.",
@@ -122,9 +135,10 @@ def check_positions(positions: Any) -> Verdict:
         54: "bos is given in the first turn, so that begins with one position.",
         66: "eos is said, and not given again: the last turn has bos and nine words.",
     }
-    if positions == 55:
+    count = number(positions)
+    if count == 55:
         return right("1 + 2 + … + 10; with a cache it would be 10.")
-    return wrong(known.get(positions, f"Not {positions}: add up the ids of each turn."))
+    return wrong(known.get(count, f"Not {count:g}: add up the ids of each turn."))
 
 
 @exercise
@@ -145,6 +159,9 @@ def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
             (logits == logits.max()).float()
         ),
         "Nothing was cut off.": chances,
+        "These are the ids of the k words: their probabilities are wanted.": (
+            logits.topk(k).indices
+        ),
         "These are the k probabilities alone: one for each word is wanted, zero for "
         "those that are cut.": expected[largest].sort(descending=True).values,
         "You kept one word too many: with k = 2, two can be drawn.": (
@@ -176,7 +193,7 @@ def check_alpha(alpha: Any) -> Verdict:
         math.log(2): "Take logarithms on both sides of 2^α = 2.",
         0.5: "Turned round: 2^α = 2 is wanted, not 2^α = √2.",
     }
-    value = float(alpha)
+    value = number(alpha)
     if math.isclose(value, 1.0, abs_tol=0.005):
         return right("3 / 1.5 = 2 and −4 / −2 = 2: at α = 1 they are even.")
     for answer, message in known.items():

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import (
+    Refused,
+    Verdict,
+    exercise,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -19,9 +27,7 @@ def check_scores(output_scores: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     draw = torch.Generator().manual_seed(2)
     hidden = torch.randn(2, 3, 16, generator=draw)
     table = torch.randn(7, 16, generator=draw)
-    answer = output_scores(hidden, table)
-    if not isinstance(answer, Tensor):
-        return wrong(f"A tensor of scores is wanted, got {type(answer).__name__}.")
+    answer = tensor(output_scores(hidden, table), "a tensor of scores")
     scores = hidden @ table.T
     if _close(answer, scores):
         return right("One dot product with each row: h times E transposed.")
@@ -48,12 +54,24 @@ def check_scores(output_scores: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         return wrong("You normalised the rows. The output map uses them as stored.")
     if _close(answer, scores.argmax(-1)):
         return wrong("You chose the best word. The score of every word is wanted.")
+    if _close(answer, scores.mT):
+        return wrong(
+            "Words and positions changed places: h comes first, the table transposed."
+        )
     if answer.shape != scores.shape:
         return wrong(
             "The shape should be (batch, length, vocabulary) = (2, 3, 7), got "
             f"{tuple(answer.shape)}: multiply by the table transposed."
         )
     return wrong("The shape is right, but a score is not the dot product of h and row.")
+
+
+def _ids(answer: Sequence[int] | Tensor) -> list[int]:
+    """The ids that a reader gave back."""
+    numbers = [number(value, "an id, a whole number") for value in answer]
+    if any(value != int(value) for value in numbers):
+        raise Refused("Those are cosines: give back the ids of the rows.")
+    return [int(value) for value in numbers]
 
 
 @exercise
@@ -63,13 +81,19 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
     table = torch.tensor(
         [[1.0, 0.0], [0.9, 0.1], [30.0, 30.0], [-1.0, 0.0], [0.0, 0.5], [0.4, -0.1]]
     )
-    answer = most_similar(0, table, 3)
-    found = [int(number) for number in answer]
+    found = _ids(most_similar(0, table, 3))
     if found == [1, 5, 2]:
         # and another word, so that a constant answer is not enough
-        if [int(number) for number in most_similar(3, table, 2)] == [4, 2]:
-            return right("Directions compared, lengths ignored, the word left out.")
-        return wrong("Right for word 0, but not for word 3: is the id used?")
+        if _ids(most_similar(3, table, 2)) != [4, 2]:
+            return wrong("Right for word 0, but not for word 3: is the id used?")
+        # Rows 0 and 1 point the same way, so either may come first.
+        twins = torch.tensor([[1.0, 2.0], [2.0, 4.0], [-1.0, 0.0], [3.0, 0.0]])
+        if [_ids(most_similar(word, twins, 2)) for word in (0, 1)] != [[1, 3], [0, 3]]:
+            return wrong(
+                "It fails where another row points the same way: leave the word out by "
+                "its id, not as the first in the line."
+            )
+        return right("Directions compared, lengths ignored, the word left out.")
     if found[:1] == [0]:
         return wrong(
             "You list the word itself, whose cosine with itself is always 1. "
@@ -79,6 +103,15 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
         return wrong(
             "You compared dot products: the long row 2 wins by its length, not by its "
             "direction. Divide by both lengths."
+        )
+    if found == [3, 1, 5]:
+        return wrong(
+            "You ignored the sign: row 3 points the opposite way, and is the least "
+            "similar of all."
+        )
+    if found == [1, 5]:
+        return wrong(
+            "One id is missing: leave the word itself out before you count to three."
         )
     if found == [1, 5, 4]:
         return wrong(
@@ -98,16 +131,17 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
 def check_saving(saving: int) -> Verdict:
     """Exercise: parameters saved by tying three tables of the big model."""
     table = 37_000 * 1024
-    if saving == 2 * table:
+    saved = number(saving)
+    if saved == 2 * table:
         return right(f"Three tables become one: 2 × {table:,} = {2 * table:,} saved.")
-    if saving == 3 * table:
+    if saved == 3 * table:
         return wrong("That is what three tables hold. One of them stays.")
-    if saving == table:
+    if saved == table:
         return wrong(
             "That is one table of the big model, or the saving of the base model. "
             "Source, target and output had a table each, and one stays."
         )
-    if saving in (37_000, 2 * 37_000):
+    if saved in (37_000, 2 * 37_000):
         return wrong("That counts rows. Each row holds d_model numbers.")
     return wrong("Count the numbers in one table, rows times columns, then the tables.")
 

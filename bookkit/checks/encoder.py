@@ -6,7 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 from transformer.encoder import EncoderLayer, Residual
 from transformer.multi_head import MultiHeadAttention
 
@@ -105,7 +113,7 @@ def check_count(answer: float) -> Verdict:
     total = sum(
         parameter.numel() for parameter in EncoderLayer(d, 4, d_ff).parameters()
     )
-    mistakes = {
+    mistakes: dict[float, str] = {
         attention + feed_forward: "You forgot the norms: two, each with a gain and a "
         "shift per feature.",
         attention + feed_forward + 2 * d: "Each norm has two vectors, a gain and a "
@@ -122,13 +130,14 @@ def check_count(answer: float) -> Verdict:
         attention + norms: "You forgot the feed-forward network.",
         6 * total: "That is a stack of six: count one layer.",
     }
-    if answer == total:
+    parameters = number(answer)
+    if parameters == total:
         return right(f"{total:,}, two thirds of them in the feed-forward network.")
     return wrong(
         mistakes.get(
-            int(answer),
-            f"Not {answer:,}. Count four projections, two linear maps and two norms, "
-            "all with biases or shifts.",
+            parameters,
+            f"Not {parameters:,.0f}. Count four projections, two linear maps and two "
+            "norms, all with biases or shifts.",
         )
     )
 
@@ -136,18 +145,19 @@ def check_count(answer: float) -> Verdict:
 @exercise
 def check_reaches(answer: float) -> Verdict:
     """How many of six layers change their output when layer 3's weights change."""
-    if answer == 4:
+    layers = number(answer)
+    if layers == 4:
         return right(
             "Layers 3, 4, 5 and 6: its own output, and all that is built on it."
         )
-    mistakes = {
+    mistakes: dict[float, str] = {
         1: "Layer 3's output is the input of layer 4: what follows changes too.",
         3: "You forgot layer 3's own output, or counted the layers below it.",
         6: "All six would change only if the layers shared their parameters, or if "
         "outputs flowed down.",
         2: "Layers 1 and 2 come before layer 3: they are the ones that do not change.",
     }
-    return wrong(mistakes.get(int(answer), "Count layer 3 and the layers after it."))
+    return wrong(mistakes.get(layers, "Count layer 3 and the layers after it."))
 
 
 @exercise
@@ -183,10 +193,15 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
         try:
             result = answer(residual, attention, x, memory)
         except TypeError as error:
-            if "not callable" in str(error):
+            if "not callable" in str(error) and callable(answer):
                 return wrong(
                     "You passed a tensor, the result of attention. Pass a function: "
                     "the residual decides when to call it, and on what."
+                )
+            if "positional argument" in str(error) and "forward" in str(error):
+                return wrong(
+                    "The residual calls its sublayer with one argument; attention "
+                    "wants three. Pass a function of one that adds the memory."
                 )
             raise
         except RuntimeError as error:

@@ -7,7 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 
 
 @exercise
@@ -23,7 +31,7 @@ def check_logits(gigabytes: Any) -> Verdict:
         3700.0: "That is in megabytes.",
         11.1: "Logits, softmax and gradient together. Asked for: the logits, once.",
     }
-    value = float(gigabytes)
+    value = number(gigabytes)
     if math.isclose(value, 3.7, rel_tol=0.01):
         return right("3.7 GB, from two tables of about 50 and 76 MB.")
     for answer, message in known.items():

@@ -5,16 +5,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 
 
 @exercise
 def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
     """Exercise: padding and causal mask in one, (batch, 1, length, length)."""
     ids = torch.tensor([[4, 5, 6, 7, 8], [3, 3, 4, 9, 5], [4, 9, 5, 3, 3]])
-    answer = both_masks(ids, 3)
-    if not isinstance(answer, Tensor):
-        return wrong(f"A tensor of booleans is wanted, got {type(answer).__name__}.")
+    answer = tensor(both_masks(ids, 3), "a tensor of booleans")
     past = torch.ones(5, 5, dtype=torch.bool).tril()
     words = (ids != 3)[:, None, None, :]
     mask = words & past
@@ -119,7 +124,6 @@ def _middle(length: int) -> Tensor:
 def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     """Exercise: does an output change when a later token does?"""
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
-    given = ids.clone()
 
     def caught(sees: Callable[[int], Tensor]) -> bool:
         return bool(sees_future(_model(sees), ids))
@@ -150,8 +154,6 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
             "A leak from the last token to the first output passes: compare all "
             "earlier outputs, and change the last token too."
         )
-    if not torch.equal(ids, given):
-        return wrong("Right, but you changed the caller's ids: work on a clone.")
     return right(
         "Seven models judged, two honest and five leaking in different places."
     )
@@ -165,13 +167,14 @@ def check_reach(places_ahead: int) -> Verdict:
     for _ in range(6):
         reach = ((sees @ reach) > 0).float()
     measured = int(reach[0].nonzero().max())
-    if places_ahead == measured:
+    places = number(places_ahead)
+    if places == measured:
         return right(f"Measured by following the permissions: {measured} places.")
-    if places_ahead == 2:
+    if places == 2:
         return wrong("That is one layer. The next one reads what it has gathered.")
-    if places_ahead == 6:
+    if places == 6:
         return wrong("That is one place a layer. Here each layer reaches two.")
-    if places_ahead in (2**6, 3**6):
+    if places in (2**6, 3**6):
         return wrong(
             "Each layer adds its step to those below; it does not multiply them."
         )

@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.exercises import (
+    Verdict,
+    blanks,
+    exercise,
+    near,
+    number,
+    right,
+    wrong,
+)
 from transformer.encoder import EncoderLayer
 from transformer.model import Transformer, TransformerConfig
 
@@ -83,7 +91,7 @@ def check_count(answer: Count) -> Verdict:
             lambda c: _count(*c, extra=4 * c[1])
         ),
     }
-    results = [int(answer(*case)) for case in cases]
+    results = [number(answer(*case), "a number of parameters") for case in cases]
     expected = [_count(*case) for case in cases]
     if results == expected:
         return right("Base, big and two small ones: counted to the last parameter.")
@@ -94,15 +102,13 @@ def check_count(answer: Count) -> Verdict:
         if got != wanted:
             many = "too many" if got > wanted else "too few"
             sizes = "count({}, {}, {}, {})".format(*case)
-            return wrong(f"{sizes} gives {got:,}: {abs(got - wanted):,} {many}.")
+            return wrong(f"{sizes} gives {got:,.0f}: {abs(got - wanted):,.0f} {many}.")
     raise AssertionError
 
 
 @exercise
 def check_cost(answer: Mapping[str, Any]) -> Verdict:
     """What four changes of the base model add to its parameters."""
-    if any(number is None or number is ... for number in answer.values()):
-        return unanswered()
     attention, table, norm = 4 * (512 * 512 + 512), 37_000 * 512, 1024
     feed_forward = 2 * 512 * 2048 + 2048 + 512
     expected = {
@@ -111,7 +117,7 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
         "tie_embeddings=False": 2 * table,
         "num_decoder_layers=7": 2 * attention + feed_forward + 3 * norm,
     }
-    reasons = {
+    reasons: dict[str, dict[float, str]] = {
         "num_heads=16": {
             18 * attention: "heads share d_model: each has half as many numbers.",
             -9 * attention: "more heads make each narrower, and the whole no smaller.",
@@ -137,8 +143,8 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
             8 * 512 * 512 + 2 * 512 * 2048 + 3 * norm: "the biases are missing.",
         },
     }
-    for change, wanted in expected.items():
-        got = int(answer[change])
+    added = map(number, blanks(answer, list(expected)))
+    for (change, wanted), got in zip(expected.items(), added, strict=True):
         if got != wanted:
             why = reasons[change].get(got, "count the tensors that are added.")
             return wrong(f"{change}: {why}")
@@ -192,17 +198,38 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
                 by_sentence
             ),
             "The sign is wrong: a loss is minus a log probability.": -expected,
+            "You applied a softmax; cross_entropy applies its own, to logits.": (
+                F.cross_entropy(
+                    model(source, first).flatten(0, 1).softmax(dim=-1),
+                    last.flatten(),
+                    ignore_index=0,
+                )
+            ),
             "You left out <eos>: the model must learn to stop.": (
                 loss(first, last.masked_fill(last == 2, 0))
             ),
         }
-        result = torch.as_tensor(answer(model, source.clone(), target.clone()))
-    if result.dim() != 0:
-        return wrong(f"A loss is one number, got shape {tuple(result.shape)}.")
-    if torch.allclose(result, expected, atol=1e-5):
+        try:
+            given = answer(model, source, target)
+        except (RuntimeError, ValueError) as error:
+            if "target size" in str(error):
+                return wrong(
+                    "cross_entropy looks for the classes in axis 1, and finds the "
+                    "words there: make logits and labels flat first."
+                )
+            if "batch_size" in str(error):
+                return wrong(
+                    "There are not as many rows as labels: the model reads all but "
+                    "the last word, and is asked for all but the first."
+                )
+            raise
+    if isinstance(given, Tensor) and given.dim() and given.numel() > 1:
+        return wrong(f"A loss is one number, got shape {tuple(given.shape)}.")
+    result = torch.tensor(number(given, "a loss, one number"))
+    if near(result, expected):
         return right("Shifted, averaged over words, padding left out.")
     for message, mistake in mistakes.items():
-        if torch.allclose(result, mistake, atol=1e-5):
+        if near(result, mistake):
             return wrong(message)
     return wrong(f"It should be {expected:.3f} here, yours is {result:.3f}.")
 

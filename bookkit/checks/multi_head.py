@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, near, right, unanswered, wrong
+from bookkit.exercises import (
+    Verdict,
+    blanks,
+    exercise,
+    near,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 
 BATCH, LENGTH, HEADS, D_K = 2, 5, 3, 4
 
@@ -22,9 +31,7 @@ def _sentences() -> Tensor:
 def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
     """Cut (batch, length, d_model) into heads (batch, heads, length, d_k)."""
     x = _sentences()
-    answer = split(x, HEADS)
-    if not isinstance(answer, Tensor):
-        return wrong(f"split should return a tensor, not {type(answer).__name__}")
+    answer = tensor(split(x, HEADS))
     cut = x.view(BATCH, LENGTH, HEADS, D_K)
     if near(answer, cut.transpose(1, 2)):
         return right("each head holds its own features of every word")
@@ -57,9 +64,7 @@ def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
     """Put heads (batch, heads, length, d_k) together again."""
     x = _sentences()
     heads = x.view(BATCH, LENGTH, HEADS, D_K).transpose(1, 2)
-    answer = merge(heads)
-    if not isinstance(answer, Tensor):
-        return wrong(f"merge should return a tensor, not {type(answer).__name__}")
+    answer = tensor(merge(heads))
     if near(answer, x):
         return right("every word has its features back, in their old order")
     if near(answer, heads.reshape(BATCH, LENGTH, HEADS * D_K)):
@@ -86,10 +91,7 @@ def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
 @exercise
 def check_count(parameters: Mapping[int, Any]) -> Verdict:
     """How many parameters MultiHeadAttention(512, heads) has, for 8 and 16 heads."""
-    answers: list[Any] = [parameters.get(heads) for heads in (8, 16)]
-    if any(answer is None or answer is ... for answer in answers):
-        return unanswered()
-    eight, sixteen = (int(answer) for answer in answers)
+    eight, sixteen = map(number, blanks(parameters, (8, 16)))
     matrix, bias = 512 * 512, 512
     whole = 4 * (matrix + bias)
     if eight == sixteen == whole:
@@ -131,8 +133,7 @@ def _visit() -> tuple[Tensor, Tensor]:
 @exercise
 def check_question(query_weight: Tensor) -> Verdict:
     """Check a query projection: l'Afrique asks what is happening; nobody else asks."""
-    if not isinstance(query_weight, Tensor):
-        return wrong(f"a tensor is wanted, not {type(query_weight).__name__}")
+    query_weight = tensor(query_weight)
     if query_weight.shape == (4, 8):
         return wrong(
             "the matrix is transposed: x @ query_weight needs 8 rows and 4 columns"
@@ -140,6 +141,8 @@ def check_question(query_weight: Tensor) -> Verdict:
     if query_weight.shape != (8, 4):
         shape = tuple(query_weight.shape)
         return wrong(f"the matrix should have 8 rows and 4 columns, and is {shape}")
+    if not query_weight.isfinite().all():
+        return wrong("finite numbers only: 0 times infinity is NaN, not a score")
     x, read_kind = _visit()
     keys = x @ read_kind
 
@@ -183,7 +186,7 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
     x = normal(length, d_model)
     w_q, w_k = normal(heads, d_model, d_k), normal(heads, d_model, d_k)
     w_v, w_o = normal(heads, d_model, d_v), normal(heads * d_v, d_model)
-    answer = multi_head(x, w_q, w_k, w_v, w_o)
+    answer = tensor(multi_head(x, w_q, w_k, w_v, w_o))
 
     def mixed(scale: float = d_k, axis: int = -1) -> Tensor:
         scores = (x @ w_q) @ (x @ w_k).mT / math.sqrt(scale)
@@ -192,8 +195,6 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
     def joined(parts: Tensor) -> Tensor:
         return parts.transpose(0, 1).flatten(1)
 
-    if not isinstance(answer, Tensor):
-        return wrong(f"a tensor is wanted, not {type(answer).__name__}")
     if near(answer, joined(mixed()) @ w_o):
         return right("d_k sets the scale, d_v the width, and neither needs the other")
     for scale, name in ((d_v, "√d_v"), (d_model, "√d_model"), (1, "nothing")):
@@ -211,6 +212,10 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
         return wrong("interleaved: each head's d_v numbers should stay side by side")
     if near(answer, joined(mixed(axis=-2)) @ w_o):
         return wrong("softmax over the queries: the weights of one query sum to one")
+    if near(
+        answer, joined((x @ w_q) @ (x @ w_k).mT / math.sqrt(d_k) @ (x @ w_v)) @ w_o
+    ):
+        return wrong("the softmax is missing: scores are not yet weights")
     if near(answer, joined(mixed())):
         return wrong("the heads are concatenated but not projected: w_o is missing")
     if answer.shape != (length, d_model):

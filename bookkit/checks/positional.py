@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, near, right, unanswered, wrong
+from bookkit.exercises import (
+    Verdict,
+    blanks,
+    exercise,
+    near,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 from transformer.positional import PositionalEncoding, sinusoids
 
 
@@ -25,9 +34,7 @@ def _table(
 def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     """Compare a table with the formula, and with its likely misreadings."""
     length, d_model = 20, 8
-    answer = table(length, d_model)
-    if not isinstance(answer, Tensor):
-        return wrong(f"a tensor is wanted, not {type(answer).__name__}")
+    answer = tensor(table(length, d_model))
     expected = sinusoids(length, d_model)
     if near(answer, expected):
         return right("a sine and a cosine for every clock")
@@ -69,6 +76,15 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
             _table(length, 2 * pair / d_model, base=1_000),
             "the base is 10000, and yours is 1000",
         ),
+        (
+            _table(length, torch.zeros(d_model)),
+            "every clock turns at the same speed: is the exponent a whole number, cut "
+            "to 0 by //?",
+        ),
+        (
+            torch.outer(torch.arange(length), 10_000 ** (-2 * pair / d_model)).sin(),
+            "all columns are sines: the odd ones are cosines",
+        ),
         (swapped, "sine and cosine are swapped: the sine is in the even columns"),
         (
             halves,
@@ -87,13 +103,11 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
 @exercise
 def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
     """How many words the fastest and the slowest clock need, d_model = 512."""
-    given: list[Any] = [words_for_a_turn.get(name) for name in ("fastest", "slowest")]
-    if any(number is None or number is ... for number in given):
-        return unanswered()
-    fastest, slowest = (float(number) for number in given)
+    given = blanks(words_for_a_turn, ("fastest", "slowest"))
+    fastest, slowest = map(number, given)
 
-    def near(number: float, other: float) -> bool:
-        return math.isclose(number, other, rel_tol=0.01)
+    def near(one: float, other: float) -> bool:
+        return math.isclose(one, other, rel_tol=0.01)
 
     turn, most = 2 * math.pi, 10_000 ** (510 / 512)
     if near(fastest, turn) and near(slowest, turn * most):
@@ -123,9 +137,7 @@ def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
 def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
     """Check the query projection of a head that looks two words ahead."""
     d_model, length = 64, 40
-    weight = looks_ahead(d_model)
-    if not isinstance(weight, Tensor):
-        return wrong(f"a tensor is wanted, not {type(weight).__name__}")
+    weight = tensor(looks_ahead(d_model))
     if weight.shape != (d_model, d_model):
         shape = tuple(weight.shape)
         return wrong(f"the shape should be {(d_model, d_model)}, and is {shape}")
@@ -166,11 +178,14 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     sizes = [3, 1, 1, 4, 1]
     chunks = list(text.split(sizes, dim=1))
     answer = encode_chunks(encode, chunks)
-    if isinstance(answer, Tensor) or len(answer) != len(chunks):
+    if not isinstance(answer, list | tuple) or len(answer) != len(chunks):
         return wrong("a list is wanted, with one tensor for each chunk")
-    if [tuple(part.shape) for part in answer] != [tuple(c.shape) for c in chunks]:
+    parts = [tensor(part, "a list of tensors") for part in answer]
+    if [part.shape for part in parts] != [chunk.shape for chunk in chunks]:
         return wrong("every result should have the shape of its chunk")
-    answer = torch.cat(list(answer), dim=1)
+    if any(map(near, parts, chunks)):
+        return wrong("a chunk came back as it went in: call `encode` on each of them")
+    answer = torch.cat(parts, dim=1)
 
     def from_starts(starts: list[int]) -> Tensor:
         parts = [encode(c, start=s) for c, s in zip(chunks, starts, strict=True)]

@@ -7,14 +7,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Refused,
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 
 NAN = "There is NaN in it: did a whole row of scores become −∞?"
 
 
 def _numbers(answer: Sequence[float] | Tensor) -> Tensor:
     """The reader's list, tuple or tensor as one flat tensor."""
-    return torch.as_tensor(answer, dtype=torch.float64).flatten()
+    numbers = torch.as_tensor(answer, dtype=torch.float64).flatten()
+    if not numbers.isfinite().all():
+        raise Refused("Finite numbers, please: an infinite one makes scores of NaN.")
+    return numbers
 
 
 @exercise
@@ -126,6 +138,8 @@ def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
         return wrong(f"That still asks what?, and visite answers: {got}.")
     if row.argmax() == 2 and row[2] > row[3]:
         return wrong(f"That asks where?, and l'Afrique answers itself: {got}.")
+    if not row.any():
+        return wrong(f"A row of zeros asks nothing, so all get alike: {got}.")
     if (row == row[3]).all():
         return wrong(f"That asks everything at once, so nothing stands out: {got}.")
     return wrong(f"The right question, asked too quietly: {got}. Lengthen the query.")
@@ -187,8 +201,8 @@ def check_attend_others(
 @exercise
 def check_saved(answer: float | Tensor) -> Verdict:
     """Vector–matrix products saved for twenty words by keeping keys and values."""
-    number = float(answer)
-    mistakes = {
+    products = number(answer)
+    mistakes: dict[float, str] = {
         820: "That is what the wasteful loop spends: subtract what the other spends.",
         60: "That is what the thrifty loop spends: subtract it from the other.",
         380: "That counts keys only: the values are kept as well.",
@@ -199,10 +213,10 @@ def check_saved(answer: float | Tensor) -> Verdict:
         -760: "The size is right and the sign is not: saved, not spent.",
         40: "That is for five words: here are twenty.",
     }
-    if number == 760:
+    if products == 760:
         return right("2n(n − 1): the longer the sentence, the more is saved.")
     return wrong(
         mistakes.get(
-            int(number), "Count n queries, and n keys and n values anew for each word."
+            products, "Count n queries, and n keys and n values anew for each word."
         )
     )

@@ -1,13 +1,22 @@
 """Checks for the exercises of chapter 12, How does it learn?"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, right, unanswered, wrong
+from bookkit.exercises import (
+    Refused,
+    Verdict,
+    blanks,
+    exercise,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 
 
 @exercise
@@ -17,7 +26,7 @@ def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
     surprise = -logits.log_softmax(dim=-1)
     others = (surprise.sum() - surprise[target]) / (len(logits) - 1)
     wanted = (1 - epsilon) * surprise[target] + epsilon * surprise.mean()
-    answer = float(smoothed(logits, target, epsilon))
+    answer = number(smoothed(logits, target, epsilon), "a loss, one number")
     known = {
         float(surprise[target]): "That is the plain loss: epsilon has no effect.",
         float((1 - epsilon) * surprise[target] + epsilon * others): (
@@ -42,7 +51,7 @@ def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
         ),
     }
     if math.isclose(answer, float(wanted), rel_tol=1e-5):
-        plain = float(smoothed(logits, 0, 0.0))
+        plain = number(smoothed(logits, 0, 0.0))
         if not math.isclose(plain, float(surprise[0]), rel_tol=1e-5):
             return wrong("With epsilon = 0 it should be the plain loss of the target.")
         return right("Most for the right word, a little for every word.")
@@ -59,28 +68,42 @@ def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
 def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
     """Exercise: clip gradients by their common length."""
     gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0], [-4.0]])]
-    kept = [gradient.clone() for gradient in gradients]
-    answer = clip(gradients, 1.0)
-    if not all(map(torch.equal, gradients, kept)):
-        return wrong("You changed the gradients in place; return new ones.")
-    if not isinstance(answer, list | tuple) or len(answer) != 2:
-        return wrong("A list with one tensor for each gradient is wanted.")
-    if any(one.shape != other.shape for one, other in zip(answer, kept, strict=True)):
-        return wrong("Each gradient should keep its shape.")
-    flat = torch.cat([torch.as_tensor(part).flatten() for part in answer]).tolist()
-    short = clip([torch.tensor([0.3]), torch.tensor([0.4])], 1.0)
-    short = torch.cat([part.flatten() for part in short])
+
+    def clipped(given: list[Tensor], max_norm: float) -> Tensor:
+        answer = clip(given, max_norm)
+        if not isinstance(answer, list | tuple) or len(answer) != len(given):
+            raise Refused("A list with one tensor for each gradient is wanted.")
+        parts = [tensor(part, "a list of tensors") for part in answer]
+        if any(a.shape != b.shape for a, b in zip(parts, given, strict=True)):
+            raise Refused("Each gradient should keep its shape.")
+        return torch.cat([part.flatten().double() for part in parts])
+
+    flat = clipped(gradients, 1.0).tolist()
+    short = clipped([torch.tensor([0.3]), torch.tensor([0.4])], 1.0)
 
     def close(*values: float) -> bool:
-        return all(math.isclose(a, b, abs_tol=1e-5) for a, b in zip(flat, values))  # noqa: B905
+        pairs = zip(flat, values, strict=True)
+        return all(math.isclose(a, b, abs_tol=1e-5) for a, b in pairs)
 
     if close(0.6, 0, 0, -0.8):
-        if torch.allclose(short, torch.tensor([0.6, 0.8])):
+        if torch.allclose(short, torch.tensor([0.6, 0.8]).double()):
             return wrong(
                 "You lengthened a gradient that was short. Clipping only shortens."
             )
-        if not torch.allclose(short, torch.tensor([0.3, 0.4])):
+        if not torch.allclose(short, torch.tensor([0.3, 0.4]).double()):
             return wrong(f"The short gradient (0.3, 0.4) became {short.tolist()}.")
+        two = clipped(gradients, 2.0)
+        if not torch.allclose(two, torch.tensor([1.2, 0, 0, -1.6]).double()):
+            return wrong("Right for max_norm = 1, but not for 2: is max_norm used?")
+        try:
+            still = clipped([torch.zeros(2), torch.zeros(1)], 1.0)
+        except ZeroDivisionError:
+            still = torch.tensor(math.nan)
+        if still.isnan().any():
+            return wrong(
+                "Gradients of zeros become NaN: their length is 0, and you divide by "
+                "it. Short ones are to stay as they are."
+            )
         return right("One length for all, one factor for all.")
     if close(1, 0, 0, -1):
         return wrong(
@@ -124,6 +147,8 @@ def check_keep(keep: Any) -> Verdict:
         "order of the batches": "The order follows from the seed, which is known.",
         "last loss": "The loss is for us to look at; no step is computed from it.",
     }
+    if isinstance(keep, str) or not isinstance(keep, Iterable):
+        raise Refused("A set of names is wanted, such as everything - {…}.")
     answer = set(keep)
     strange = sorted(answer - needed.keys() - spare.keys())
     if strange:
@@ -140,16 +165,16 @@ def check_keep(keep: Any) -> Verdict:
 @exercise
 def check_patients(missing: Any) -> Verdict:
     """Exercise: from the symptom to the part that is missing."""
-    if any(part is ... or part is None for part in missing.values()):
-        return unanswered()
     hints = {
         "A": ("causal mask", "what if the answer stood in its input?"),
         "B": ("warm-up", "look at the size of the first step."),
         "C": ("positions", "what tells the encoder which word came first?"),
         "D": ("residuals", "what carries a word's own vector past the averaging?"),
     }
-    for patient, (part, hint) in hints.items():
-        said = str(missing.get(patient, "")).strip().lower().replace("-", " ")
+    for (patient, (part, hint)), name in zip(
+        hints.items(), blanks(missing, list(hints)), strict=True
+    ):
+        said = str(name).strip().lower().replace("-", " ")
         if said != part.replace("-", " "):
             return wrong(f"{patient} lacks something else than {said!r}: {hint}")
     return right("Each symptom names its part; no loss curve was needed for C and D.")

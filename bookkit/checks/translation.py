@@ -5,7 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bookkit.exercises import Verdict, exercise, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    number,
+    right,
+    wrong,
+)
 
 
 @exercise
@@ -16,12 +22,13 @@ def check_merge(join: Callable[[tuple[str, ...], tuple[str, str]], Any]) -> Verd
         (("l", "o", "w"), ("w", "l"), ("l", "o", "w")),
         (("a", "a", "a", "a"), ("a", "a"), ("aa", "aa")),
         (("a", "a", "a"), ("a", "a"), ("aa", "a")),
+        (("ba", "n", "a", "n"), ("a", "n"), ("ba", "n", "an")),
     ]
     for pieces, pair, wanted in cases:
         answer = join(pieces, pair)
         if isinstance(answer, str) or not isinstance(answer, Sequence):
             return wrong(f"A tuple of pieces is wanted, got {answer!r}.")
-        answer = tuple(answer)
+        answer = tuple(map(str, answer))
         if answer == wanted:
             continue
         told = f"{pieces} with {pair} should be {wanted}, got {answer}."
@@ -29,7 +36,13 @@ def check_merge(join: Callable[[tuple[str, ...], tuple[str, str]], Any]) -> Verd
             return wrong(f"Letters were lost or doubled: {told}")
         if answer == pieces:
             return wrong(f"Nothing was joined: {told}")
-        if len(set(pieces)) == 1:
+        if answer == ("a", "aa"):
+            return wrong(f"You went from the right: begin at the left. {told}")
+        if answer[0] == "ban":
+            return wrong(
+                f"You searched the text: *ba* ends in a, and is another piece. {told}"
+            )
+        if len(set(pieces)) == 1 or any(len(piece) > 2 for piece in answer):
             return wrong(f"A piece just joined joined again, or none did: {told}")
         if sum(len(piece) > 1 for piece in answer) == 1:
             return wrong(f"You joined the first place only; join them all: {told}")
@@ -47,7 +60,8 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         (["a", "dog"], 1, 0.0),
     ]
     for said, n, wanted in cases:
-        answer = float(clipped(list(said), list(reference), n))
+        share = clipped(list(said), list(reference), n)
+        answer = number(share, "a share, one number")
         if math.isclose(answer, wanted, abs_tol=1e-9):
             continue
         mine, theirs = (
@@ -82,8 +96,8 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
 @exercise
 def check_two(answer: Any) -> Verdict:
     """Exercise: the loss of a step that two processes share."""
-    number = float(answer)
-    if math.isclose(number, 2.5, abs_tol=1e-6):
+    loss = number(answer)
+    if math.isclose(loss, 2.5, abs_tol=1e-6):
         return right("Everybody's losses, over everybody's targets.")
     known = {
         3.0: "That is the mean of the means: the 30 targets count like the 90.",
@@ -92,6 +106,6 @@ def check_two(answer: Any) -> Verdict:
         300.0: "That is the sum of all losses; divide it by the targets.",
     }
     for value, message in known.items():
-        if math.isclose(number, value, abs_tol=1e-6):
+        if math.isclose(loss, value, abs_tol=1e-6):
             return wrong(message)
-    return wrong(f"Add up the losses of all 120 targets, then divide; got {number:g}.")
+    return wrong(f"Add up the losses of all 120 targets, then divide; got {loss:g}.")

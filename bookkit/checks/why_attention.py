@@ -5,7 +5,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 
 
 def _read(inputs: Tensor, w: Tensor, u: Tensor, start: float = 0.0) -> Tensor:
@@ -31,7 +39,11 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
     outside = torch.zeros(3)
     for x in inputs:
         outside = torch.tanh(x @ w) + outside @ u
+    no_u = torch.zeros(3)
+    for x in inputs:
+        no_u = torch.tanh(x @ w + no_u)
     mistakes = {
+        "U is missing: the old state goes through it.": no_u,
         "You read the words backwards.": _read(inputs.flip(0), w, u),
         "The old state has no part in it: is it still zeros when the last word "
         "comes?": _read(inputs[-1:], w, u),
@@ -93,9 +105,10 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
 @exercise
 def check_layers(answer: float) -> Verdict:
     """Width-5 convolutions until the last of 33 words hears from the first."""
-    if answer == 16:
+    layers = number(answer)
+    if layers == 16:
         return right("32 words apart, two words a layer. Attention needs one layer.")
-    mistakes = {
+    mistakes: dict[float, str] = {
         8: "A width of 5 reaches four words in all, but only two of them backwards.",
         7: "Do not divide by the width: an output sees two words on either side.",
         32: "One word a layer: that is width 3. Width 5 reaches two words back.",
@@ -103,9 +116,13 @@ def check_layers(answer: float) -> Verdict:
         17: "One too many: from word 33 to word 1 there are 32 steps.",
         15: "One too few: after 15 layers the last word hears from word 3.",
         1: "One layer would do for attention. A convolution reaches its width only.",
+        16.5: "From word 33 to word 1 there are 32 steps, not 33.",
+        6: "Do not divide by the width: an output sees two words on either side.",
+        9: "A width of 5 reaches four words in all, but only two of them backwards.",
     }
+    mistakes |= {33 / 5: mistakes[7], 32 / 5: mistakes[7], 33 / 4: mistakes[8]}
     return wrong(
-        mistakes.get(int(answer), "How many words further back does each layer reach?")
+        mistakes.get(layers, "How many words further back does each layer reach?")
     )
 
 
@@ -133,6 +150,8 @@ def check_additive(answer: Callable[..., Tensor]) -> Verdict:
             "That is before v: five numbers for each memory vector, not one score.": (
                 torch.tanh(asked + offered)
             ),
+            "You multiplied by v and did not add up: one score for each memory "
+            "vector.": torch.tanh(asked + offered) * v,
             "You added the five numbers up: weigh them by v.": (
                 torch.tanh(asked + offered).sum(-1)
             ),
@@ -172,6 +191,11 @@ def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict
             "The slope of tanh is 1 - h², with a square.": (u * (1 - h[1:])).prod(),
             "u is there once a step, not once in all.": u * slopes[1:].prod(),
             "That multiplies the states. Multiply slopes, 1 - h².": (u * h[1:]).prod(),
+            "That is the last step alone: each step between has its factor.": (
+                u * slopes[-1]
+            ),
+            "The slope of tanh at h is 1 - h²: the states have been through tanh "
+            "already.": (u * (1 - h[1:].tanh() ** 2)).prod(),
             "Those are the factors: multiply them.": u * slopes[1:],
         }
         result = torch.as_tensor(answer(h, u), dtype=torch.float32)

@@ -40,6 +40,11 @@ def exponentials(scores, mask):
     return raised / raised.sum(dim=-1, keepdim=True)
 
 
+def in_place(scores, mask):
+    scores[~mask.expand_as(scores)] = LOWEST
+    return scores.softmax(dim=-1).masked_fill(~mask, 0.0)
+
+
 def from_two(query, key, weights):
     scores, logs = dots(query, key), weights.log()
     return (scores[0, 0] - scores[0, 1]) / (logs[0, 0] - logs[0, 1])
@@ -77,6 +82,13 @@ WRONG = [
         "before the softmax",
     ),
     (check_scores, lambda q, k: q, "shape"),
+    (check_scores, lambda q, k: q @ k, "want transposing"),
+    (check_scores, lambda q, k: q @ k.t() / math.sqrt(q.size(-1)), "swap the last two"),
+    (
+        check_scores,
+        lambda q, k: dots(q, k) / math.sqrt(q.size(1)),
+        "axis 1, which is a batch axis",
+    ),
     (check_softmax, lambda s: s.exp(), "exponential"),
     (check_softmax, lambda s: s.exp() / s.exp().sum(-1, keepdim=True), "maximum"),
     (check_softmax, one_maximum, "each row's own"),
@@ -85,6 +97,7 @@ WRONG = [
     (check_softmax, lambda s: s.exp() / s.exp().sum(), "each row"),
     (check_softmax, lambda s: s / s.sum(-1, keepdim=True), "left out"),
     (check_softmax, lambda s: s.log_softmax(-1), "logarithms"),
+    (check_softmax, lambda s: s.exp() / s.exp().sum(-1), "keepdim"),
     (check_scale, lambda q, k, w: 1 / from_two(q, k, w), "1 over the scale"),
     (check_scale, lambda q, k, w: -from_two(q, k, w), "sign"),
     (check_scale, lambda q, k, w: dots(q, k)[0, 0] / w[0, 0].log(), "One logarithm"),
@@ -129,6 +142,22 @@ WRONG = [
         lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1),
         "NaN",
     ),
+    (check_masked_weights, lambda s, m: (s + m).softmax(-1), "added the mask"),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-2) * m,
+        "down the columns",
+    ),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, -torch.inf),
+        "softmax is missing",
+    ),
+    (check_masked_weights, lambda s, m: 1.0, "a tensor, not a float"),
+    (check_masked_weights, in_place, "changed `scores` in place"),
+    (check_weight, "0.73", "without quotes"),
+    (check_weight, 0.12, "without the scale"),
+    (check_weight, 0.98, "multiplied"),
     (check_weight, 0.88, "without the scale"),
     (check_weight, 0.62, "square root"),
     (check_weight, 0.27, "second key"),

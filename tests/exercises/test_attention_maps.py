@@ -64,6 +64,17 @@ WRONG = [
     ),
     (check_score, lambda w, a, b, n: -score(w, a, b, n), "sign"),
     (check_score, lambda w, a, b, n: w, "shape"),
+    (check_score, lambda w, a, b, n: w[:, :, a, b].mean(0), "places of all three"),
+    (
+        check_score,
+        lambda w, a, b, n: (w[:, :, a, b] - 1 / n).mean((0, 2)),
+        "places of all three",
+    ),
+    (
+        check_score,
+        lambda w, a, b, n: given(w, a, b).mean(0) - 1 / n,
+        "keepdim",
+    ),
     (check_score, lambda w, a, b, n: 0.5, "tensor"),
     (check_ranks, correlation, "correlation of the values"),
     (
@@ -83,6 +94,11 @@ WRONG = [
         "centred",
     ),
     (check_ranks, lambda a, b: 0.0, "off by"),
+    (
+        check_ranks,
+        lambda a, b: torch.corrcoef(torch.stack((places(a), places(b)))),
+        "two by two",
+    ),
     (check_followed, lambda c, ls: followed(c, ls, down=False), "wrong order"),
     (check_followed, lambda c, ls: followed(c, ls, own=0, divide=1), "keeps itself"),
     (check_followed, lambda c, ls: followed(c, ls, divide=1), "more than one"),
@@ -91,6 +107,7 @@ WRONG = [
     (check_followed, lambda c, ls: followed(c, [x.mT for x in ls]), "transposed"),
     (check_followed, lambda c, ls: c, "Nothing is followed"),
     (check_followed, lambda c, ls: c[:1], "shape"),
+    (check_followed, lambda c, ls: ls[1] @ c, "want transposing"),
     (check_hidden, "his", "has read Alice"),
     (check_hidden, "the", "still sees sa"),
     (check_hidden, 7, "in quotes"),

@@ -1,6 +1,7 @@
 """The exercises of chapter 11: right answers pass, likely wrong ones are named."""
 
 import pytest
+import torch
 
 from bookkit.checks.data import check_shift, check_split, check_waste
 from transformer.data import BOS, EOS, pad
@@ -16,6 +17,20 @@ def shift(targets):
 
 def shift_without_end(targets):
     return pad([[BOS, *t] for t in targets]), pad([[*t, EOS] for t in targets])
+
+
+def end_last(targets):
+    given = pad([[BOS, *t] for t in targets])
+    end = torch.full((len(targets), 1), EOS)
+    return given, torch.cat((given[:, 1:], end), dim=1)
+
+
+def written_into(targets):
+    for target in targets:
+        target.insert(0, BOS)
+        target.append(EOS)
+    rows = pad(targets)
+    return rows[:, :-1], rows[:, 1:]
 
 
 def waste(lengths, batches):
@@ -49,6 +64,7 @@ def both(sentence, first, second):
         (check_shift, shift_without_end),
         (check_waste, waste),
         (check_split, split_if(both)),
+        (check_split, lambda *a: list(split_if(both)(*a))),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -78,6 +94,10 @@ def test_model_solutions_are_right(check, answer):
             "swapped",
         ),
         (check_shift, lambda t: framed(t), "pair"),
+        (check_shift, lambda t: (framed(t)[:-1], framed(t)[1:]), "cut off a sentence"),
+        (check_shift, lambda t: (t, t), "be tensors"),
+        (check_shift, end_last, "Padding stands before eos"),
+        (check_shift, written_into, "changed `targets` in place"),
         (check_waste, lambda n, b: words(n, b) / positions(n, b), "share of words"),
         (
             check_waste,
@@ -91,6 +111,8 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_waste, lambda n, b: sum(waste(n, [x]) for x in b) / len(b), "mean of"),
         (check_waste, lambda n, b: positions(n, b) - words(n, b), "not their share"),
+        (check_waste, lambda n, b: 100 * waste(n, b), "per cent"),
+        (check_waste, lambda n, b: f"{waste(n, b):.0%}", "without quotes"),
         (check_split, split_if(lambda s, a, b: a in s or b in s), "either word"),
         (check_split, lambda *a: split_if(both)(*a)[::-1], "swapped"),
         (
@@ -100,6 +122,11 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_split, lambda s, a, b: (s[:-1], s[-1:]), "leaked"),
         (check_split, lambda s, a, b: (s, s), "exactly once"),
+        (
+            check_split,
+            split_if(lambda s, a, b: a in " ".join(s) and b in " ".join(s)),
+            "looked for letters",
+        ),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):

@@ -52,6 +52,23 @@ def never_cut(next_logits, bos_id, eos_id, max_length):
     return greedy(next_logits, bos_id, eos_id, 2 * max_length)
 
 
+def one_too_few(next_logits, bos_id, eos_id, max_length):
+    return greedy(next_logits, bos_id, eos_id, max_length - 1)
+
+
+def never_ending(next_logits, bos_id, eos_id, max_length):
+    return greedy(next_logits, bos_id, eos_id, 10**6)
+
+
+def deaf_to_the_end(next_logits, bos_id, eos_id, max_length):
+    return greedy(next_logits, bos_id, -1, max_length)
+
+
+def filled_in_place(logits, k):
+    logits[logits < logits.topk(k).values[-1]] = -math.inf
+    return logits.softmax(dim=-1)
+
+
 def top_k(logits, k):
     smallest = logits.topk(k).values[-1]
     return logits.masked_fill(logits < smallest, -math.inf).softmax(dim=-1)
@@ -115,7 +132,17 @@ def test_model_solutions_are_right(check, answer):
         (check_loop, without_start, "begin with bos"),
         (check_loop, least_likely, "largest logit"),
         (check_loop, never_cut, "cut at max_length"),
+        (check_loop, one_too_few, "at max_length = 6 ids, got 5"),
+        (check_loop, never_ending, "goes on past max_length"),
+        (check_loop, deaf_to_the_end, "stop there"),
+        (check_loop, lambda n, b, e, m: "words", "gave back text"),
         (check_score, lambda z, w: words(z, w).mean(), "mean"),
+        (check_score, words, "not a tensor of shape (3, 1)"),
+        (
+            check_score,
+            lambda z, w: z.softmax(-1).gather(-1, w[:, None]).prod(),
+            "wanted",
+        ),
         (check_score, lambda z, w: words(z, w).sum().exp(), "logarithm is wanted"),
         (check_score, lambda z, w: -words(z, w).sum(), "sign"),
         (check_score, lambda z, w: words(z, w)[:-1].sum(), "end is missing"),
@@ -135,6 +162,9 @@ def test_model_solutions_are_right(check, answer):
         (check_positions, 45, "The end takes a turn"),
         (check_positions, 100, "bos alone"),
         (check_positions, 7, "Not 7"),
+        (check_positions, 54, "begins with one position"),
+        (check_positions, 66, "not given again"),
+        (check_positions, "55", "without quotes"),
         (check_top_k, zeroed, "must add up to one"),
         (check_top_k, zero_logits, "e to the 0 is 1"),
         (check_top_k, lambda z, k: top_k(z, 1), "likeliest word alone"),
@@ -144,6 +174,9 @@ def test_model_solutions_are_right(check, answer):
         (check_top_k, lambda z, k: z.topk(k).values.softmax(-1), "one for each word"),
         (check_top_k, one_too_many, "one word too many"),
         (check_top_k, always_two, "as large as the vocabulary"),
+        (check_top_k, lambda z, k: z.topk(k).indices, "ids of the k words"),
+        (check_top_k, filled_in_place, "changed `logits` in place"),
+        (check_alpha, "1", "without quotes"),
         (check_alpha, 0.6, "the short one is still ahead"),
         (check_alpha, 2, "That should be 2"),
         (check_alpha, 0, "the totals themselves"),

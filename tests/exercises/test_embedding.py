@@ -35,6 +35,21 @@ def with_itself(word_id, table, count):
     return cosines(word_id, table).argsort(descending=True).tolist()[:count]
 
 
+def first_in_the_line(word_id, table, count):
+    order = cosines(word_id, table).argsort(descending=True).tolist()
+    return order[1 : count + 1]
+
+
+def by_size(word_id, table, count):
+    order = cosines(word_id, table).abs().argsort(descending=True).tolist()
+    return [number for number in order if number != word_id][:count]
+
+
+def cut_too_early(word_id, table, count):
+    order = cosines(word_id, table).argsort(descending=True).tolist()
+    return [number for number in order[:count] if number != word_id]
+
+
 def least_first(word_id, table, count):
     return cosines(word_id, table).argsort().tolist()[:count]
 
@@ -65,15 +80,22 @@ def test_the_model_solution_is_right(check, answer):
             "cosines",
         ),
         (check_scores, lambda h, t: h @ F.normalize(t, dim=-1).T, "normalised"),
-        (check_scores, lambda h, t: t @ h.transpose(1, 2), "transposed"),
-        (check_scores, lambda h, t: h @ t, "RuntimeError"),
+        (check_scores, lambda h, t: t @ h.transpose(1, 2), "changed places"),
+        (check_scores, lambda h, t: h.flatten(1) @ h.flatten(1).T, "(2, 3, 7)"),
+        (check_scores, lambda h, t: h @ t, "want transposing"),
         (check_similar, by_dot, "dot products"),
         (check_similar, by_distance, "distances"),
         (check_similar, with_itself, "the word itself"),
         (check_similar, least_first, "least similar first"),
         (check_similar, lambda word_id, table, count: [1, 5, 2], "word 3"),
-        (check_similar, lambda word_id, table, count: [1, 5], "three ids"),
+        (check_similar, lambda word_id, table, count: [1, 5, 2, 4], "three ids"),
         (check_similar, lambda word_id, table, count: [5, 1, 2], "wrong order"),
+        (check_similar, first_in_the_line, "points the same way"),
+        (check_similar, by_size, "ignored the sign"),
+        (check_similar, cut_too_early, "before you count"),
+        (check_similar, lambda i, t, n: cosines(i, t).topk(n).values, "are cosines"),
+        (check_similar, lambda i, t, n: 1, "not what is asked for"),
+        (check_saving, "2 * 37_000 * 1024", "without quotes"),
         (check_saving, 3 * 37_000 * 1024, "One of them stays"),
         (check_saving, 37_000 * 1024, "one table of the big model"),
         (check_saving, 2 * 37_000, "rows"),

@@ -22,6 +22,15 @@ def layer_norm(dim=-1, correction=0, inside=1e-5, outside=0.0):
     return normalise
 
 
+def without_keepdim(x):
+    return (x - x.mean(-1)) / torch.sqrt(x.var(-1, correction=0) + 1e-5)
+
+
+def in_place(x, norm, sublayer):
+    x += sublayer(norm(x))
+    return x
+
+
 RIGHT = [
     (check_layer_norm, layer_norm()),
     (check_layer_norm, nn.LayerNorm(8)),
@@ -39,6 +48,8 @@ RIGHT = [
 
 WRONG = [
     (check_layer_norm, layer_norm(correction=1), "d - 1"),
+    (check_layer_norm, without_keepdim, "keepdim"),
+    (check_layer_norm, lambda x: layer_norm()(x).int(), "whole numbers"),
     (check_layer_norm, layer_norm(correction=1, inside=0, outside=1e-5), "d - 1"),
     (check_layer_norm, layer_norm(inside=0, outside=1e-5), "outside the root"),
     (check_layer_norm, layer_norm(inside=0), "Epsilon is missing"),
@@ -67,6 +78,7 @@ WRONG = [
     (check_pre_norm, lambda x, norm, f: x + f(x), "no norm"),
     (check_pre_norm, lambda x, norm, f: norm(x + f(norm(x))), "twice"),
     (check_pre_norm, lambda x, norm, f: x + f, "raised TypeError"),
+    (check_pre_norm, in_place, "changed `x` in place"),
     (check_count, 49_984 - 256, "forgot the norms"),
     (check_count, 49_984 - 128, "two vectors"),
     (check_count, 49_408, "biases"),
@@ -74,14 +86,18 @@ WRONG = [
     (check_count, 49_984 + 3 * 16_640, "Heads do not multiply"),
     (check_count, 49_984 - 4_160, "four projections"),
     (check_count, 12, "Not 12"),
+    (check_count, "49984", "without quotes"),
     (check_reaches, 1, "what follows"),
     (check_reaches, 6, "shared"),
     (check_reaches, 5, "after it"),
+    (check_reaches, 3, "own output"),
+    (check_reaches, [3, 4, 5, 6], "not a list"),
     (check_look_at, lambda r, a, x, m: r(x, a(x, m, m)), "Pass a function"),
     (check_look_at, lambda r, a, x, m: r(x, lambda _: a(x, m, m)), "outer x"),
     (check_look_at, lambda r, a, x, m: r(x, lambda t: a(t, t, t)), "from the memory"),
     (check_look_at, lambda r, a, x, m: r(x, lambda t: a(m, t, t)), "queries come"),
     (check_look_at, lambda r, a, x, m: a(x, m, m), "no residual"),
+    (check_look_at, lambda r, a, x, m: r(x, a), "a function of one"),
     (check_look_at, lambda r, a, x, m: r(x, lambda t: t + a(t, m, m)), "added twice"),
 ]
 

@@ -91,6 +91,7 @@ def test_model_solutions_are_right(check, answer):
         (check_logits, 3700, "megabytes"),
         (check_logits, 11.1, "once"),
         (check_logits, 100, "Not 100"),
+        (check_logits, "3.7 GB", "without quotes"),
         (check_gradient, lambda z, w, e: -gradient(z, w, e), "sign"),
         (check_gradient, less_one, "without smoothing"),
         (check_gradient, share_forgotten, "share ε/V is missing"),
@@ -105,6 +106,7 @@ def test_model_solutions_are_right(check, answer):
             "logarithms",
         ),
         (check_gradient, lambda z, w, e: gradient(z, w, e) / 2, "off by"),
+        (check_gradient, lambda z, w, e: gradient(z, w, e)[w], "shape is ()"),
         (check_pieces, lambda parts: sum(p.logsumexp(-1) for p in parts), "added"),
         (check_pieces, lambda parts: sum(p.exp().sum() for p in parts), "missing"),
         (check_pieces, lambda parts: parts[-1].logsumexp(-1), "last piece"),
@@ -112,6 +114,7 @@ def test_model_solutions_are_right(check, answer):
         (check_pieces, lambda parts: torch.cat(parts).max(), "largest logit"),
         (check_pieces, lambda parts: torch.cat(parts).exp().mean().log(), "mean"),
         (check_pieces, overflowing, "overflows"),
+        (check_pieces, lambda parts: [p.logsumexp(-1) for p in parts], "shape is (2,)"),
         (check_pieces, underflowing, "below zero"),
     ],
 )

@@ -62,64 +62,67 @@ def test_the_model_solution_is_right(check, answer):
     assert repr(check(answer)).startswith("✓")
 
 
-@pytest.mark.parametrize(
-    ("answer", "named"),
-    [
-        (lambda ids, pad: ~(words(ids, pad) & triangle(ids)), "Inverted"),
-        (lambda ids, pad: words(ids, pad) | triangle(ids), "joined the masks by or"),
-        (lambda ids, pad: words(ids, pad) & triangle(ids).T, "upper one"),
-        (lambda ids, pad: words(ids, pad).mT & triangle(ids), "padded queries, the"),
-        (
-            lambda ids, pad: words(ids, pad) & words(ids, pad).mT & triangle(ids),
-            "also forbid padded queries",
-        ),
-        (lambda ids, pad: words(ids, pad) & triangle(ids, 1), "has to guess"),
-        (lambda ids, pad: words(ids, pad) & triangle(ids, -1), "look at itself"),
-        (lambda ids, pad: words(ids, pad), "padding mask alone"),
-        (lambda ids, pad: triangle(ids), "causal mask alone"),
-        (lambda ids, pad: (words(ids, pad) & triangle(ids))[:, 0], "heads"),
-        (lambda ids, pad: (words(ids, pad) & triangle(ids)).float(), "boolean"),
-        (lambda ids, pad: words(ids, 3) & triangle(ids), "use pad_id"),
-        (
-            lambda ids, pad: words(ids, pad).expand(-1, 1, ids.size(1), -1),
-            "future is still visible",
-        ),
-        (
-            lambda ids, pad: triangle(ids).expand(len(ids), 1, -1, -1),
-            "padding is still visible",
-        ),
-        (lambda ids, pad: ids.nothing, "AttributeError"),
-    ],
-)
-def test_a_wrong_mask_is_named(answer, named):
-    verdict = repr(check_both(answer))
-    assert verdict.startswith("✗")
-    assert named in verdict
+WRONG = [
+    (check_both, lambda ids, pad: ~(words(ids, pad) & triangle(ids)), "Inverted"),
+    (check_both, lambda ids, pad: words(ids, pad) | triangle(ids), "the masks by or"),
+    (check_both, lambda ids, pad: words(ids, pad) & triangle(ids).T, "upper one"),
+    (
+        check_both,
+        lambda ids, pad: words(ids, pad).mT & triangle(ids),
+        "padded queries, the",
+    ),
+    (
+        check_both,
+        lambda ids, pad: words(ids, pad) & words(ids, pad).mT & triangle(ids),
+        "also forbid padded queries",
+    ),
+    (check_both, lambda ids, pad: words(ids, pad) & triangle(ids, 1), "has to guess"),
+    (
+        check_both,
+        lambda ids, pad: words(ids, pad) & triangle(ids, -1),
+        "look at itself",
+    ),
+    (check_both, words, "padding mask alone"),
+    (check_both, lambda ids, pad: triangle(ids), "causal mask alone"),
+    (check_both, lambda ids, pad: (words(ids, pad) & triangle(ids))[:, 0], "heads"),
+    (
+        check_both,
+        lambda ids, pad: (words(ids, pad) & triangle(ids)).float(),
+        "boolean",
+    ),
+    (check_both, lambda ids, pad: words(ids, 3) & triangle(ids), "use pad_id"),
+    (
+        check_both,
+        lambda ids, pad: words(ids, pad).expand(-1, 1, ids.size(1), -1),
+        "future is still visible",
+    ),
+    (
+        check_both,
+        lambda ids, pad: triangle(ids).expand(len(ids), 1, -1, -1),
+        "padding is still visible",
+    ),
+    (check_both, lambda ids, pad: ids.nothing, "AttributeError"),
+    (check_both, lambda ids, pad: True, "a tensor of booleans, not a bool"),
+    (check_both, lambda ids, pad: (ids != pad) & triangle(ids), "fit side by side"),
+    (check_detector, with_the_changed_one, "honest causal model"),
+    (check_detector, two_before, "off by one"),
+    (check_detector, only_the_last, "every token in turn"),
+    (check_detector, only_the_neighbour, "last token to the first"),
+    (check_detector, lambda model, ids: False, "without any mask"),
+    (check_detector, in_place, "changed `ids` in place"),
+    (check_detector, lambda model, ids: model(ids), "not what is asked for"),
+    (check_reach, 2, "one layer"),
+    (check_reach, 6, "one place a layer"),
+    (check_reach, 64, "multiply"),
+    (check_reach, 13, "Each layer"),
+    (check_reach, 12.5, "Each layer"),
+    (check_reach, "12", "without quotes"),
+]
 
 
-@pytest.mark.parametrize(
-    ("answer", "named"),
-    [
-        (with_the_changed_one, "honest causal model"),
-        (two_before, "off by one"),
-        (only_the_last, "every token in turn"),
-        (only_the_neighbour, "last token to the first"),
-        (lambda model, ids: False, "without any mask"),
-        (in_place, "work on a clone"),
-    ],
-)
-def test_a_weak_detector_is_named(answer, named):
-    verdict = repr(check_detector(answer))
-    assert verdict.startswith("✗")
-    assert named in verdict
-
-
-@pytest.mark.parametrize(
-    ("answer", "named"),
-    [(2, "one layer"), (6, "one place a layer"), (64, "multiply"), (13, "Each layer")],
-)
-def test_a_wrong_reach_is_named(answer, named):
-    verdict = repr(check_reach(answer))
+@pytest.mark.parametrize(("check", "answer", "named"), WRONG)
+def test_a_wrong_answer_is_named(check, answer, named):
+    verdict = repr(check(answer))
     assert verdict.startswith("✗")
     assert named in verdict
 

@@ -51,6 +51,17 @@ def by_sentence(model, source, target):
     return sum(loss()(model, s[None], t[None]) for s, t in pairs) / len(source)
 
 
+def twice_softmax(model, source, target):
+    chances = model(source, target[:, :-1]).softmax(dim=-1)
+    return F.cross_entropy(
+        chances.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0
+    )
+
+
+def not_flat(model, source, target):
+    return F.cross_entropy(model(source, target[:, :-1]), target[:, 1:])
+
+
 def detector(look=lambda model, source: model(source, torch.tensor([[1, 3, 4]]))):
     @torch.no_grad()
     def answer(model):
@@ -60,6 +71,13 @@ def detector(look=lambda model, source: model(source, torch.tensor([[1, 3, 4]]))
         )
 
     return answer
+
+
+@torch.no_grad()
+def exact(model):
+    source, target = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[1, 3, 4]])
+    longer = F.pad(source, (0, 1), value=7)
+    return not torch.equal(model(source, target), model(longer, target))
 
 
 def memory_only(model, source):
@@ -86,6 +104,8 @@ WRONG = [
     (check_count, count(layers=1), "one layer a side"),
     (check_count, count(extra=1), "too many"),
     (check_count, lambda v, d, f, n: 7, "too few"),
+    (check_count, lambda v, d, f, n: "7", "without quotes"),
+    (check_count, lambda v, d, f, n: count()(v, d, f, n) + v, "no bias"),
     (check_cost, cost(heads=18 * 1_050_624), "share d_model"),
     (check_cost, cost(norm=0), "last sum"),
     (check_cost, cost(norm=1024), "each of the two stacks"),
@@ -95,6 +115,8 @@ WRONG = [
     (check_cost, cost(layer=4_200_960), "norms are missing"),
     (check_cost, cost(layer=4_203_008), "third sublayer"),
     (check_cost, cost(layer=5), "count the tensors"),
+    (check_cost, {"num_heads=16": 0}, "Nothing stands under 'norm_first=True'"),
+    (check_cost, cost(tie=56_832_000), "there already"),
     (check_loss, loss(ignore_index=-100), "Padding"),
     (check_loss, loss(given=slice(None), wanted=slice(None)), "no shift"),
     (check_loss, loss(wanted=slice(None, -1)), "no shift"),
@@ -104,9 +126,14 @@ WRONG = [
     (check_loss, lambda *a: loss(reduction="sum")(*a) / 10, "padding included"),
     (check_loss, lambda *a: -loss()(*a), "sign"),
     (check_loss, by_sentence, "sentences"),
+    (check_loss, twice_softmax, "cross_entropy applies its own"),
+    (check_loss, not_flat, "make logits and labels flat"),
+    (check_loss, loss(given=slice(None)), "not as many rows as labels"),
+    (check_loss, lambda *a: [loss()(*a)] * 2, "not a list"),
     (check_loss, lambda *a: loss()(*a) + 1, "should be"),
     (check_detector, lambda model: False, "nobody"),
     (check_detector, lambda model: True, "healthy"),
+    (check_detector, exact, "with a tolerance"),
     (check_detector, lambda model: not detector()(model), "wrong way"),
     (check_detector, detector(memory_only), "cross-attention"),
     (

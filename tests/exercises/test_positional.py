@@ -43,6 +43,13 @@ def swapped(length, d_model):
     return sinusoids(length, d_model).view(length, -1, 2).flip(-1).flatten(1)
 
 
+def all_sines(length, d_model):
+    rates = 10_000.0 ** (
+        -torch.arange(d_model).div(2, rounding_mode="floor") * 2 / d_model
+    )
+    return torch.outer(torch.arange(length), rates).sin()
+
+
 def shifted(length, d_model):
     rows = sinusoids(length, d_model)
     rows[3] = 0
@@ -106,6 +113,8 @@ WRONG = [
     (check_table, table(lambda c, d: -pair(c, d)), "sign"),
     (check_table, table(pair, first=1), "start at 0"),
     (check_table, table(pair, base=1_000), "base"),
+    (check_table, table(lambda c, d: 2 * (c // 2) // d), "cut to 0"),
+    (check_table, all_sines, "all columns are sines"),
     (check_table, swapped, "swapped"),
     (check_table, halves, "layout"),
     (check_table, lambda n, d: sinusoids(n, d).T, "transposed"),
@@ -121,11 +130,13 @@ WRONG = [
     (check_wavelengths, turns(TURN, TURN * 10_000 ** (255 / 512)), "with the 2"),
     (check_wavelengths, turns(TURN, 5), "last pair"),
     (check_wavelengths, turns(17, 5), "one radian a word"),
+    (check_wavelengths, {"fastest": TURN}, "Nothing stands under 'slowest'"),
+    (check_wavelengths, turns("2π", TURN), "without quotes"),
     (check_ahead, lambda d: 64 * rotation(-2, d), "two words back"),
     (check_ahead, lambda d: 64 * rotation(2, d).T, "two words back"),
     (check_ahead, lambda d: 2 * rotation(2, d), "larger factor"),
     (check_ahead, lambda d: 64 * torch.eye(d), "not turned"),
-    (check_ahead, lambda d: 64 * rotation(1, d), "+1"),
+    (check_ahead, lambda d: 64 * rotation(1, d), "distance +1"),
     (check_ahead, lambda d: torch.eye(3), "shape"),
     (check_ahead, lambda d: 64 * fitted_step(2, d), "first words"),
     (check_table, lambda length, d: torch.full((length, d), torch.nan), "position 0"),
@@ -137,6 +148,7 @@ WRONG = [
     (check_start, chunked(first=-1), "one too few"),
     (check_start, chunked(first=5), "some words"),
     (check_start, lambda encode, chunks: torch.cat(chunks, 1), "list"),
+    (check_start, lambda encode, chunks: chunks, "as it went in"),
     (check_start, lambda encode, chunks: [c[:, :1] for c in chunks], "shape"),
 ]
 

@@ -73,7 +73,8 @@ WRONG = [
     (check_loud_key, [1, 0.5], "other way round"),
     (check_loud_key, [0, 0], "length zero"),
     (check_loud_key, [1, 2, 3], "two numbers"),
-    (check_loud_key, "loud", "raised"),
+    (check_loud_key, "loud", "That is text"),
+    (check_loud_key, [0, float("inf")], "Finite"),
     (check_cosine_lookup, lookup(lambda q, k, b: cosines(q, k)), "missing"),
     (
         check_cosine_lookup,
@@ -124,6 +125,7 @@ WRONG = [
     (check_place_row, [0, 0, 4, 0], "where?"),
     (check_place_row, [0, 0, 0, -4], "sign"),
     (check_place_row, [9, 9, 9, 9], "everything at once"),
+    (check_place_row, [0, 0, 0, 0], "asks nothing"),
     (check_place_row, [0, 0, 4, 0, 0, 0], "column"),
     (check_place_row, [4.0], "Four numbers"),
     (check_attend_others, others(fill=0.0), "e⁰"),
@@ -147,6 +149,9 @@ WRONG = [
     (check_saved, 800, "first word"),
     (check_saved, -760, "sign"),
     (check_saved, 7, "Count"),
+    (check_saved, 760.5, "Count"),
+    (check_saved, 780, "a key and a value"),
+    (check_saved, "760", "without quotes"),
 ]
 
 

@@ -32,12 +32,23 @@ def length(gradients):
 
 
 def clip(gradients, max_norm):
-    factor = min(1.0, max_norm / length(gradients))
+    factor = min(1.0, max_norm / length(gradients)) if length(gradients) > 0 else 1.0
     return [gradient * factor for gradient in gradients]
 
 
 def in_place(gradients, max_norm):
-    return [gradient.mul_(max_norm / length(gradients)) for gradient in gradients]
+    factor = min(1.0, max_norm / (length(gradients) + 1e-9))
+    return [gradient.mul_(factor) for gradient in gradients]
+
+
+def unguarded(gradients, max_norm):
+    factor = (max_norm / torch.tensor(length(gradients))).clamp(max=1.0)
+    return [gradient * factor for gradient in gradients]
+
+
+def nothing_over_nothing(gradients, max_norm):
+    scale = torch.tensor(length(gradients))
+    return [gradient / scale * scale.clamp(max=max_norm) for gradient in gradients]
 
 
 KEPT = {"weights", "means of gradients", "means of squares", "step", "random state"}
@@ -49,6 +60,7 @@ PATIENTS = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residual
     [
         (check_smoothed, smoothed),
         (check_clip, clip),
+        (check_clip, unguarded),
         (check_keep, KEPT),
         (check_keep, sorted(KEPT)),
         (check_patients, PATIENTS),
@@ -75,7 +87,16 @@ def test_model_solutions_are_right(check, answer):
             "second part",
         ),
         (check_smoothed, lambda z, t, e: torch.tensor(7.0), "got 7.000"),
-        (check_clip, in_place, "in place"),
+        (check_smoothed, lambda z, t, e: -z.log_softmax(-1), "not a tensor of shape"),
+        (check_smoothed, lambda z, t, e: smoothed(z, 2, 0.2), "With epsilon = 0"),
+        (check_clip, in_place, "changed `gradients` in place"),
+        (check_clip, nothing_over_nothing, "Gradients of zeros"),
+        (check_clip, lambda g, m: clip(g, 1.0), "is max_norm used"),
+        (check_clip, lambda g, m: g[:1], "one tensor for each"),
+        (check_clip, lambda g, m: [x.flatten() for x in clip(g, m)], "keep its shape"),
+        (check_clip, lambda g, m: [x.tolist() for x in clip(g, m)], "not a list"),
+        (check_clip, lambda g, m: [x / 7 for x in g], "absolute values"),
+        (check_clip, lambda g, m: [x / 4 for x in g], "largest number"),
         (check_clip, lambda g, m: [x.clamp(-m, m) for x in g], "on its own"),
         (check_clip, lambda g, m: [m * x / x.norm() for x in g], "on its own"),
         (check_clip, lambda g, m: [m * x / length(g) for x in g], "lengthened"),
@@ -91,7 +112,10 @@ def test_model_solutions_are_right(check, answer):
         (check_keep, KEPT | {"order of the batches"}, "from the seed"),
         (check_keep, KEPT | {"last loss"}, "look at"),
         (check_keep, {"wieghts"}, "'wieghts' is not one"),
+        (check_keep, "weights", "A set of names"),
         (check_patients, PATIENTS | {"A": "residuals"}, "A lacks"),
+        (check_patients, {"A": "causal mask"}, "Nothing stands under 'B'"),
+        (check_patients, "warm-up", "Fill in the dictionary"),
         (check_patients, PATIENTS | {"B": "root"}, "first step"),
         (check_patients, PATIENTS | {"C": "causal mask"}, "word came first"),
         (check_patients, PATIENTS | {"D": "positions"}, "averaging"),

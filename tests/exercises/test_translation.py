@@ -34,6 +34,24 @@ def join_once(pieces, pair):
     return pieces
 
 
+def in_text(pieces, pair):
+    """The well-known shortcut, which takes the end of a piece for a piece."""
+    return tuple(" ".join(pieces).replace(" ".join(pair), "".join(pair)).split())
+
+
+def from_the_right(pieces, pair):
+    turned = join(
+        [piece[::-1] for piece in pieces[::-1]], [p[::-1] for p in pair[::-1]]
+    )
+    return tuple(piece[::-1] for piece in turned[::-1])
+
+
+def again_and_again(pieces, pair):
+    while (joined := join(pieces, pair)) != pieces:
+        pieces, pair = joined, ("".join(pair),) * 2
+    return pieces
+
+
 def grams(words, n):
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
@@ -51,6 +69,10 @@ def unclipped(said, reference, n):
 def recall(said, reference, n):
     theirs = grams(reference, n)
     return (grams(said, n) & theirs).total() / theirs.total()
+
+
+def by_words(said, reference, n):
+    return (grams(said, n) & grams(reference, n)).total() / len(said)
 
 
 def different(said, reference, n):
@@ -77,13 +99,21 @@ def test_unanswered(check):
         (check_merge, join_once, "the first place only"),
         (check_merge, lambda pieces, pair: pieces, "Nothing was joined"),
         (check_merge, lambda pieces, pair: pieces[:-1], "lost or doubled"),
+        (check_merge, in_text, "searched the text"),
+        (check_merge, from_the_right, "begin at the left"),
+        (check_merge, again_and_again, "joined again"),
+        (check_merge, lambda pieces, pair: "".join(pieces), "tuple of pieces"),
         (check_clipped, unclipped, "did not clip"),
         (check_clipped, recall, "recall"),
         (check_clipped, different, "different n-grams"),
+        (check_clipped, by_words, "divided by the words"),
+        (check_clipped, lambda said, reference, n: (1, 2), "a share, one number"),
         (check_two, 3, "mean of the means"),
         (check_two, 6, "sum of the means"),
         (check_two, 3.5, "swapped"),
         (check_two, 300, "divide"),
+        (check_two, "2.5", "without quotes"),
+        (check_two, 7, "got 7"),
     ],
 )
 def test_wrong(check, answer, said):

@@ -48,7 +48,10 @@ WRONG = [
     (check_last_state, lambda x, w, u: read(x.flip(0), w, u), "backwards"),
     (check_last_state, lambda x, w, u: read(x[:-1], w, u), "one word early"),
     (check_last_state, lambda x, w, u: read(x, w, u.T), "transposed"),
-    (check_last_state, lambda x, w, u: x @ u, "raised RuntimeError"),
+    (check_last_state, lambda x, w, u: x @ u, "want transposing"),
+    (check_last_state, lambda x, w, u: [0.0, 0.0, 0.0], "a tensor, not a list"),
+    (check_last_state, lambda x, w, u: read(x, w, u)[None], "axis of size 1"),
+    (check_last_state, lambda x, w, u: read(x, w, torch.eye(3)), "U is missing"),
     (check_context, lambda s, m: s.softmax(0), "Those are the weights"),
     (check_context, lambda s, m: s @ m, "no softmax"),
     (check_context, lambda s, m: s.exp() @ m, "divide by their sum"),
@@ -63,6 +66,13 @@ WRONG = [
     (check_layers, 32, "width 3"),
     (check_layers, 1, "attention"),
     (check_layers, 100, "How many words further"),
+    (check_layers, 16.5, "32 steps, not 33"),
+    (check_layers, 33 / 5, "divide by the width"),
+    (check_layers, 33 / 4, "only two of them backwards"),
+    (check_layers, "16", "without quotes"),
+    (check_layers, lambda: 16, "not a function"),
+    (check_context, lambda s, m: m @ s.softmax(0), "want transposing"),
+    (check_context, lambda s, m: (s.softmax(0) @ m).item(), "raised"),
     (check_additive, lambda s, m, w, u, v: (s @ w + m @ u) @ v, "tanh is missing"),
     (check_additive, lambda s, m, w, u, v: (m @ u).tanh() @ v, "takes no part"),
     (
@@ -80,6 +90,8 @@ WRONG = [
     (check_additive, lambda s, m, w, u, v: (s @ w * (m @ u)) @ v, "adds them"),
     (check_additive, lambda s, m, w, u, v: ((s @ w + m @ u) @ v).tanh(), "not after"),
     (check_additive, lambda s, m, w, u, v: s @ m, "raised RuntimeError"),
+    (check_additive, lambda s, m, w, u, v: torch.tanh(w @ s + m @ u) @ v, "sizes"),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh() * v, "did not add"),
     (check_gradient, lambda h, u: (u * (1 - h**2)).prod(), "One factor too many"),
     (check_gradient, lambda h, u: (u * (1 - h[:-1] ** 2)).prod(), "last word's has"),
     (check_gradient, lambda h, u: (1 - h[1:] ** 2).prod(), "by u as well"),
@@ -89,6 +101,12 @@ WRONG = [
     (check_gradient, lambda h, u: u * (1 - h[1:] ** 2).prod(), "once in all"),
     (check_gradient, lambda h, u: (u * h[1:]).prod(), "multiplies the states"),
     (check_gradient, lambda h, u: u * (1 - h[1:] ** 2), "multiply them"),
+    (check_gradient, lambda h, u: u * (1 - h[-1] ** 2), "last step alone"),
+    (
+        check_gradient,
+        lambda h, u: (u * (1 - h[1:].tanh() ** 2)).prod(),
+        "through tanh already",
+    ),
 ]
 
 UNANSWERED = [
