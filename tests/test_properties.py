@@ -402,3 +402,29 @@ def test_gradient_of_the_label_smoothed_loss(targets, smoothing) -> None:
     assert torch.autograd.gradcheck(
         lambda logits: label_smoothed_loss(logits, targets, smoothing), logits
     )
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@given(seeds, st.booleans())
+@settings(max_examples=2)
+def test_gradient_of_a_whole_model(tied, seed, norm_first) -> None:
+    torch.manual_seed(seed)
+    sizes = {"d_model": 4, "num_heads": 2, "d_ff": 3, "max_length": 4, "dropout": 0.0}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    options = {"norm_first": norm_first, "tie_embeddings": tied}
+    model = Transformer(TransformerConfig(6, 6, **sizes, **layers, **options))
+    shake(model)
+    model.double()
+    source = torch.tensor([[3, 4, 5], [5, 0, 0]])
+    target = torch.tensor([[1, 4, 3], [1, 5, 0]])
+    wanted = torch.tensor([[4, 3, 2], [5, 2, 0]])
+    names = [name for name, _ in model.named_parameters()]
+    weights = [weight.detach().requires_grad_() for weight in model.parameters()]
+
+    def loss(*tensors: Tensor) -> Tensor:
+        parameters = dict(zip(names, tensors, strict=True))
+        return label_smoothed_loss(
+            functional_call(model, parameters, (source, target)), wanted
+        )
+
+    assert torch.autograd.gradcheck(loss, weights)
