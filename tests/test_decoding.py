@@ -242,6 +242,55 @@ def test_a_beam_wide_enough_for_all_finds_the_best_of_all(length_penalty):
     assert found == best
 
 
+@pytest.mark.parametrize(
+    ("second", "best"),
+    [(-1.18, []), (-1.155, [3])],  # -1/6 against -1.18/7 and -1.155/7
+)
+def test_the_length_that_is_weighed_counts_the_end_and_not_the_beginning(second, best):
+    model = random_model()
+    end = math.exp(-1)  # said at once, or after a 3 with `second` in all
+    then = math.exp(second) / (1 - end)
+    turns = iter(
+        [
+            [0, 0, end, 1 - end, 0, 0, 0, 0, 0],
+            [0, 0, then, 0, *([(1 - then) / 5] * 5)],
+        ]
+    )
+
+    def say(x):
+        return torch.tensor(next(turns)).log().expand(*x.shape[:2], 9).clone()
+
+    model.output.forward = say
+    assert beam_search(model, [[4]], 5, beam_size=2, length_penalty=1.0) == [best]
+
+
+def test_a_cache_lives_where_its_model_does():
+    """Whatever torch's default device is: "meta" holds no numbers at all."""
+    model = random_model().eval()
+    source = pad([[3, 4, 5], [6]])
+    with torch.inference_mode(), torch.device("meta"):
+        cache = Cache.read(model, source, room=4)
+        assert cache.owner.device == source.device
+        for stored in (*cache.memory[0], *cache.past[0], cache.source_mask):
+            assert stored.device == source.device
+
+
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_a_search_makes_nothing_on_another_device(search, monkeypatch):
+    model = random_model()
+    torch.manual_seed(3)
+    expected = search(model, [[3, 4, 5], [6]], 6)
+
+    def pad_on_the_processor(*arguments):
+        with torch.device("cpu"):
+            return pad(*arguments)
+
+    monkeypatch.setattr("transformer.decoding.pad", pad_on_the_processor)
+    torch.manual_seed(3)
+    with torch.device("meta"):
+        assert search(model, [[3, 4, 5], [6]], 6) == expected
+
+
 def test_a_strong_penalty_prefers_longer_answers(translator):
     sentences = ["Elle est mon amie", "Je suis l'ami de Jane"]
     sources = [translator.read(sentence) for sentence in sentences]

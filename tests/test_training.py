@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from transformer import Transformer, TransformerConfig
 from transformer.data import EOS, PAD, make_batch
+from transformer.decoding import Translator
 from transformer.training import (
     Recipe,
     exact_match,
@@ -260,6 +261,12 @@ def test_the_phrasebook_model_is_seeded_and_leaves_the_generator_alone():
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(weights(one), weights(other))
     assert not torch.equal(weights(one), weights(phrasebook_model(seed=2)))
+
+
+def test_the_translator_that_ships_is_the_phrasebook_model_trained():
+    shipped = Translator.phrasebook().model
+    assert shipped.config == phrasebook_model().config
+    assert not torch.equal(weights(shipped), weights(phrasebook_model()))
 
 
 @pytest.mark.plain  # checked shapes would make it slow
