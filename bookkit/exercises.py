@@ -127,23 +127,30 @@ def explain(
         if near(answer, result):
             return message
     if answer.shape != expected.shape:
-        got, wanted = tuple(answer.shape), tuple(expected.shape)
+        shapes = f"The shape is {tuple(answer.shape)}; it should be "
+        shapes += f"{tuple(expected.shape)}."
         if near(answer.squeeze(), expected.squeeze()):
             return (
                 "The numbers are right, and an axis of size 1 is too much or too "
-                f"little: the shape is {got}; it should be {wanted}."
+                f"little. {shapes}"
             )
         if answer.dim() > 1 and near(answer.mT, expected):
-            return f"It is transposed: the shape is {got}; it should be {wanted}."
+            return f"It is transposed. {shapes}"
         for message, result in mistakes.items():
             if near(answer.squeeze(), result.squeeze()):
                 return message
-        return f"The shape is {got}; it should be {wanted}."
+        return shapes
     if answer.isnan().any():
         return on_nan
+    if answer.isinf().any():
+        return "Some entries are infinite: was −∞ left in, or 0 divided by?"
     if not answer.is_floating_point() and expected.is_floating_point():
         return f"These are whole numbers, {answer.dtype}: the decimals are lost."
-    gap = (answer.double() - expected.double()).abs().max().item()
+    found, wanted = answer.double(), expected.double()
+    factor = ((found * wanted).sum() / wanted.square().sum()).item()
+    if abs(factor) > 0.01 and near(found, factor * wanted):
+        return f"Every number is {factor:.3g} times what it should be."
+    gap = (found - wanted).abs().max().item()
     return f"The numbers are off by up to {gap:.2g}."
 
 
@@ -165,7 +172,8 @@ def _raised(error: Exception) -> str:
     """An exception of the reader's code in a line, and what often lies behind it."""
     said = str(error)
     hint = next((hint for words, hint in _HINTS.items() if words in said), "")
-    return f"your code raised {type(error).__name__}: {said} {hint}".strip()
+    told = f"your code raised {type(error).__name__}: {said}"
+    return f"{told.rstrip('.')}. {hint}" if hint else told
 
 
 def _copied(value: Any) -> Any:

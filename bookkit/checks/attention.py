@@ -40,6 +40,9 @@ def check_scores(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "It is transposed: a row for each query, a column for each key.": (
                 expected.transpose(-2, -1)
             ),
+            "You compared queries with queries: the keys have no part.": (
+                query @ query.transpose(-2, -1) / math.sqrt(d_k)
+            ),
             "The sign is wrong: a larger dot product is a better match.": -expected,
             "Those are weights. Stop before the softmax.": expected.softmax(dim=-1),
         }
@@ -87,6 +90,8 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
             scores / scores.sum(dim=-1, keepdim=True)
         ),
         "Those are the logarithms of the shares.": scores.log_softmax(dim=-1),
+        "Each row lost its own maximum and was shared out along columns: sum over the "
+        "last dimension.": lowered / lowered.sum(dim=-2, keepdim=True),
     }
     result = answer(scores)
     if not near(result, expected):
@@ -102,6 +107,12 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
         return wrong(
             "You subtracted one maximum for the whole tensor. A row far below it "
             "becomes 0/0: subtract each row's own."
+        )
+    wide = torch.tensor([[0.0, 200.0, -200.0]])
+    if not near(answer(wide), wide.softmax(dim=-1)):
+        return wrong(
+            "A row that holds both −200 and 200 overflows: what you subtract must be "
+            "its maximum, no mean and no minimum, so that no exponent is above 0."
         )
     return right("Rows sum to 1, and no score overflows.")
 
@@ -165,6 +176,14 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         "The mask is upside down, and hides nothing from a row that may see all: True "
         "means may attend.": (
             scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        ),
+        "One of your two fills has the mask upside down: True means may attend.": (
+            scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+            .softmax(dim=-1)
+            .masked_fill(~mask, 0.0)
+        ),
+        "Your second fill has the mask upside down: it is for what is hidden.": (
+            expected.masked_fill(mask, 0.0)
         ),
         "A score of 0 hides nothing, e⁰ is 1: fill with the lowest number.": (
             (scores * mask).softmax(dim=-1)

@@ -35,6 +35,10 @@ def check_score(score: Callable[..., Any]) -> Verdict:
         "Rows and columns are swapped: the row belongs to the word that asks.": (
             (turned - luck).mean(dim=0)
         ),
+        "The same word asks and answers: a row and a column have an index each.": (
+            (weights[sentences, :, asks, asks] - luck).mean(dim=0)
+        ),
+        "An even share was added: take it away.": (given + luck).mean(dim=0),
         "Nothing is taken away: an even share would already score.": given.mean(dim=0),
         "Padding gets no weight, so an even share is one over the sentence's own "
         "length, not over the batch's.": (given - 1 / 6).mean(dim=0),
@@ -107,6 +111,13 @@ def check_ranks(rank_correlation: Callable[[Tensor, Tensor], Any]) -> Verdict:
             )
         ),
     }
+    if near(answer, torch.ones_like(expected)):
+        return wrong("You compared a vector with itself: take one of each.")
+    if answer.shape == expected.shape and (answer.abs() > 1.001).any():
+        return wrong(
+            "A correlation lies between −1 and 1: divide by both lengths, after "
+            "subtracting the means."
+        )
     return wrong(explain(answer, expected, mistakes))
 
 

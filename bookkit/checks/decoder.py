@@ -1,5 +1,6 @@
 """Checks for the exercises of chapter 09, on the decoder."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -173,6 +174,13 @@ def check_cross(
     for message, mistake in mistakes.items():
         if near(result, mistake):
             return wrong(message)
+    for a, b, c in itertools.product((w_q, w_k, w_v), repeat=3):
+        mixed = ((target @ a) @ (memory @ b).T / math.sqrt(4)).softmax(dim=-1)
+        if near(result, mixed @ (memory @ c)):
+            return wrong(
+                "Two of the three matrices are mixed up, or one is used twice: queries "
+                "by w_query, keys by w_key, values by w_value."
+            )
     if result.shape != expected.shape:
         got, shape = tuple(result.shape), tuple(expected.shape)
         return wrong(f"One vector for each query: {shape} is wanted, got {got}.")

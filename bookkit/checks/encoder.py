@@ -97,6 +97,7 @@ def check_pre_norm(
             x + norm(said)
         ),
         "There is no norm: the sublayer should be told norm(x).": x + said,
+        "Nobody asks the sublayer: it should be told norm(x).": x + told,
         "You normalised twice: in pre-norm nothing normalises the sum.": norm(expected),
     }
     result = answer(x, norm, sublayer)
@@ -177,6 +178,9 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
             ),
             "You looked at x itself: keys and values should come from the memory.": (
                 residual(x, lambda told: attention(told, told, told))
+            ),
+            "Keys and values come from x, not from the memory.": (
+                residual(x, lambda told: attention(told, x, x))
             ),
             "You normalised once more: the residual does that for you.": (
                 residual(

@@ -67,6 +67,10 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
         "The share of ε went to the wrong words alone; the right one has it, too.": (
             p - (1 - smoothing) * one - even * (1 - one)
         ),
+        "ε and 1 − ε are swapped: the right word keeps most.": (
+            p - smoothing * one - (1 - smoothing) / 5
+        ),
+        "q is added: take it away from p.": p + (1 - smoothing) * one + even,
         "You subtracted from the logits. Make probabilities of them first.": (
             logits - (1 - smoothing) * one - even
         ),

@@ -65,6 +65,10 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
             "Your triangle is the upper one: each position sees the future, and not "
             "the past."
         )
+    if torch.equal(answer, words & ~past):
+        return wrong("Your triangle shows the future alone: <= became >.")
+    if torch.equal(answer, ~words & past):
+        return wrong("You show the padding and hide the words: != became ==.")
     if torch.equal(answer, words.transpose(-2, -1) & past):
         return wrong(
             "You forbid padded queries, the rows. Words still look at padding keys: "
@@ -93,13 +97,15 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
 _FEATURES = torch.randn(10, 4, generator=torch.Generator().manual_seed(8))
 
 
-def _model(sees: Callable[[int], Tensor]) -> Callable[[Tensor], Tensor]:
+def _model(
+    sees: Callable[[int], Tensor], features: Tensor = _FEATURES
+) -> Callable[[Tensor], Tensor]:
     """Each output is a weighted sum of the tokens that `sees(length)` lets it see."""
 
     def model(ids: Tensor) -> Tensor:
         length = ids.size(1)
         weights = sees(length).float() * torch.arange(1.0, length + 1)
-        return weights @ _FEATURES[ids]
+        return weights @ features[ids]
 
     return model
 
@@ -114,6 +120,12 @@ def _last_to_first(length: int) -> Tensor:
     return sees
 
 
+def _second_to_first(length: int) -> Tensor:
+    sees = torch.ones(length, length).tril()
+    sees[0, 1] = 1
+    return sees
+
+
 def _middle(length: int) -> Tensor:
     sees = torch.ones(length, length).tril()
     sees[length // 2 - 1, length // 2] = 1
@@ -125,8 +137,8 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     """Exercise: does an output change when a later token does?"""
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 
-    def caught(sees: Callable[[int], Tensor]) -> bool:
-        return bool(sees_future(_model(sees), ids))
+    def caught(sees: Callable[[int], Tensor], features: Tensor = _FEATURES) -> bool:
+        return bool(sees_future(_model(sees, features), ids))
 
     if caught(_lower(0)):
         return wrong(
@@ -154,9 +166,24 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
             "A leak from the last token to the first output passes: compare all "
             "earlier outputs, and change the last token too."
         )
-    return right(
-        "Seven models judged, two honest and five leaking in different places."
-    )
+    if not caught(_second_to_first):
+        return wrong(
+            "A leak from the second token to the first output passes: change every "
+            "token but the first, each to another than it is."
+        )
+    # Whatever the last token becomes, the first output falls, or rises.
+    falls = (torch.arange(10) == ids[0, -1]).float()[:, None]
+    if not (caught(_last_to_first, falls) and caught(_last_to_first, -falls)):
+        return wrong(
+            "A leak that makes an output smaller passes, or one that makes it larger: "
+            "take the size of each change, abs()."
+        )
+    if not caught(_last_to_first, _FEATURES / 100):
+        return wrong(
+            "A small leak passes: outputs that change by a hundredth have changed. "
+            "Allow for rounding and for no more."
+        )
+    return right("Eleven models judged, two honest and nine leaking in different ways.")
 
 
 @exercise

@@ -203,6 +203,13 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
                 f"the scores are divided by {name}: a query·key sums d_k products, so "
                 "√d_k is the scale"
             )
+    for one in (w_q, w_k):
+        scores = (x @ one) @ (x @ one).mT / math.sqrt(d_k)
+        if near(answer, joined(scores.softmax(-1) @ (x @ w_v)) @ w_o):
+            return wrong("one matrix made both queries and keys: each has its own")
+    turned = (x @ w_k) @ (x @ w_q).mT / math.sqrt(d_k)
+    if near(answer, joined(turned.softmax(-1) @ (x @ w_v)) @ w_o):
+        return wrong("keys ask and queries answer: rows of scores belong to queries")
     if near(answer, mixed().reshape(length, -1) @ w_o):
         return wrong(
             "reshaped without a transpose: a row mixes several words. Bring words "

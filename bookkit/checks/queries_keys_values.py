@@ -85,6 +85,9 @@ def check_cosine_lookup(
         "You divided by squared lengths: each length divides once.": blend(
             strength * dots / (lengths * own) ** 2
         ),
+        "You compared the query with the values: keys are what finds.": blend(
+            strength * F.cosine_similarity(values, query[None], dim=1)
+        ),
         "One length for all keys: take each key's own, along dim 1.": blend(
             strength * dots / (keys.norm() * own)
         ),
@@ -183,6 +186,10 @@ def check_attend_others(
         "There is no softmax.": scores.masked_fill(itself, 0.0) @ values,
     }
     result = answer(x, w_query, w_key, w_value)
+    for same in (x @ w_query, x @ w_key):
+        alike = (same @ same.T).masked_fill(itself, -torch.inf)
+        if near(result, alike.softmax(dim=-1) @ values):
+            return wrong("One matrix made both queries and keys: each has its own.")
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes, NAN))
     # Scores near −100: a diagonal set to a merely small number would win here.

@@ -67,7 +67,7 @@ def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
 @exercise
 def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
     """Exercise: clip gradients by their common length."""
-    gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0], [-4.0]])]
+    gradients = [torch.tensor([2.0, 1.0]), torch.tensor([[2.0], [-4.0]])]
 
     def clipped(given: list[Tensor], max_norm: float) -> Tensor:
         answer = clip(given, max_norm)
@@ -85,7 +85,10 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
         pairs = zip(flat, values, strict=True)
         return all(math.isclose(a, b, abs_tol=1e-5) for a, b in pairs)
 
-    if close(0.6, 0, 0, -0.8):
+    def times(factor: float) -> bool:
+        return close(2 * factor, factor, 2 * factor, -4 * factor)
+
+    if times(1 / 5):
         if torch.allclose(short, torch.tensor([0.6, 0.8]).double()):
             return wrong(
                 "You lengthened a gradient that was short. Clipping only shortens."
@@ -93,7 +96,7 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
         if not torch.allclose(short, torch.tensor([0.3, 0.4]).double()):
             return wrong(f"The short gradient (0.3, 0.4) became {short.tolist()}.")
         two = clipped(gradients, 2.0)
-        if not torch.allclose(two, torch.tensor([1.2, 0, 0, -1.6]).double()):
+        if not torch.allclose(two, torch.tensor([0.8, 0.4, 0.8, -1.6]).double()):
             return wrong("Right for max_norm = 1, but not for 2: is max_norm used?")
         try:
             still = clipped([torch.zeros(2), torch.zeros(1)], 1.0)
@@ -105,20 +108,28 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
                 "it. Short ones are to stay as they are."
             )
         return right("One length for all, one factor for all.")
-    if close(1, 0, 0, -1):
+    if close(1, 1, 1, -1):
         return wrong(
-            "Each gradient, or each number, was cut on its own. That changes the "
-            "direction: (3, 4) became (1, 1). Take one length of all together."
+            "Each number was cut on its own. That changes the direction: 2 and -4 "
+            "became 1 and -1. Take one length of all together."
         )
-    if close(3, 0, 0, -4):
+    if close(2 / 5**0.5, 1 / 5**0.5, 1 / 5**0.5, -2 / 5**0.5):
+        return wrong(
+            "Each gradient was cut on its own. That changes the direction of the long "
+            "vector that they are together: take one length of all."
+        )
+    if times(1):
         return wrong("Nothing was shortened: together they are 5 long, and may be 1.")
-    if close(3 / 25, 0, 0, -4 / 25):
+    if times(1 / 25):
         return wrong("You divided by the square of the length: take its root.")
-    if close(3 / 7, 0, 0, -4 / 7):
+    if times(1 / 9):
         return wrong("You added up absolute values. The length is the root of squares.")
-    if close(3 / 4, 0, 0, -1):
+    if times(1 / 4):
         return wrong("You divided by the largest number, not by the length.")
-    return wrong(f"(3, 0) and (0, -4) should become 0.6 and -0.8, got {flat}.")
+    if times(1 / (5**0.5 + 20**0.5)):
+        return wrong("You added up two lengths. Add squares, then take the root.")
+    rounded = ", ".join(f"{value:.3g}" for value in flat)
+    return wrong(f"(2, 1) and (2, -4) are five times too long; you gave {rounded}.")
 
 
 @exercise

@@ -25,6 +25,11 @@ def stable(scores):
     return raised / raised.sum(dim=-1, keepdim=True)
 
 
+def less(scores, what):
+    raised = (scores - what).exp()
+    return raised / raised.sum(dim=-1, keepdim=True)
+
+
 def one_maximum(scores):
     raised = (scores - scores.max()).exp()
     return raised / raised.sum(dim=-1, keepdim=True)
@@ -83,6 +88,7 @@ WRONG = [
     ),
     (check_scores, lambda q, k: q, "shape"),
     (check_scores, lambda q, k: q @ k, "want transposing"),
+    (check_scores, lambda q, k: dots(q, q) / math.sqrt(q.size(-1)), "no part"),
     (check_scores, lambda q, k: q @ k.t() / math.sqrt(q.size(-1)), "swap the last two"),
     (
         check_scores,
@@ -93,6 +99,13 @@ WRONG = [
     (check_softmax, lambda s: s.exp() / s.exp().sum(-1, keepdim=True), "maximum"),
     (check_softmax, one_maximum, "each row's own"),
     (check_softmax, lambda s: s.softmax(dim=-2), "columns"),
+    (check_softmax, lambda s: less(s, s.mean(-1, keepdim=True)), "no mean"),
+    (check_softmax, lambda s: less(s, s.amin(-1, keepdim=True)), "no minimum"),
+    (
+        check_softmax,
+        lambda s: stable(s) * stable(s).sum(-1, keepdim=True) / 2,
+        "Every number is 0.5 times",
+    ),
     (check_softmax, lambda s: s.softmax(dim=0), "first dimension"),
     (check_softmax, lambda s: s.exp() / s.exp().sum(), "each row"),
     (check_softmax, lambda s: s / s.sum(-1, keepdim=True), "left out"),
@@ -152,6 +165,16 @@ WRONG = [
         check_masked_weights,
         lambda s, m: s.masked_fill(~m, -torch.inf),
         "softmax is missing",
+    ),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(m, LOWEST).softmax(-1).masked_fill(~m, 0.0),
+        "One of your two fills",
+    ),
+    (
+        check_masked_weights,
+        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-1).masked_fill(m, 0.0),
+        "Your second fill",
     ),
     (check_masked_weights, lambda s, m: 1.0, "a tensor, not a float"),
     (check_masked_weights, in_place, "changed `scores` in place"),

@@ -64,6 +64,13 @@ WRONG = [
     ),
     (check_score, lambda w, a, b, n: -score(w, a, b, n), "sign"),
     (check_score, lambda w, a, b, n: w, "shape"),
+    (check_score, lambda w, a, b, n: score(w, a, a, n), "The same word asks"),
+    (check_score, lambda w, a, b, n: 3 * score(w, a, b, n), "3 times"),
+    (
+        check_score,
+        lambda w, a, b, n: (given(w, a, b) + 1 / n[:, None]).mean(0),
+        "share was added",
+    ),
     (check_score, lambda w, a, b, n: w[:, :, a, b].mean(0), "places of all three"),
     (
         check_score,
@@ -94,6 +101,8 @@ WRONG = [
         "centred",
     ),
     (check_ranks, lambda a, b: 0.0, "off by"),
+    (check_ranks, lambda a, b: correlation(places(a), places(a)), "with itself"),
+    (check_ranks, lambda a, b: places(a) @ places(b), "between −1 and 1"),
     (
         check_ranks,
         lambda a, b: torch.corrcoef(torch.stack((places(a), places(b)))),

@@ -76,6 +76,7 @@ WRONG = [
     (check_pre_norm, lambda x, norm, f: f(norm(x)), "add x"),
     (check_pre_norm, lambda x, norm, f: x + norm(f(x)), "after the sublayer"),
     (check_pre_norm, lambda x, norm, f: x + f(x), "no norm"),
+    (check_pre_norm, lambda x, norm, f: x + norm(x), "Nobody asks"),
     (check_pre_norm, lambda x, norm, f: norm(x + f(norm(x))), "twice"),
     (check_pre_norm, lambda x, norm, f: x + f, "raised TypeError"),
     (check_pre_norm, in_place, "changed `x` in place"),
@@ -98,6 +99,7 @@ WRONG = [
     (check_look_at, lambda r, a, x, m: r(x, lambda t: a(m, t, t)), "queries come"),
     (check_look_at, lambda r, a, x, m: a(x, m, m), "no residual"),
     (check_look_at, lambda r, a, x, m: r(x, a), "a function of one"),
+    (check_look_at, lambda r, a, x, m: r(x, lambda t: a(t, x, x)), "from"),
     (check_look_at, lambda r, a, x, m: r(x, lambda t: t + a(t, m, m)), "added twice"),
 ]
 

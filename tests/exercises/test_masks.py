@@ -25,6 +25,28 @@ def sees_future(model, ids, compare=lambda j: slice(0, j), tokens=None):
     return False
 
 
+def largest(model, ids, measure):
+    """The largest `measure` of a change before the token that was changed."""
+    found = []
+    for j in range(1, ids.size(1)):
+        changed = ids.clone()
+        changed[:, j] = (changed[:, j] + 1) % 10
+        found.append(measure((model(changed) - model(ids))[:, :j]).max())
+    return max(found)
+
+
+def without_abs(model, ids):
+    return largest(model, ids, lambda change: change) > 1e-5
+
+
+def turned_round(model, ids):
+    return largest(model, ids, lambda change: -change) > 1e-5
+
+
+def tolerant(model, ids):
+    return largest(model, ids, torch.abs) > 0.5
+
+
 def with_the_changed_one(model, ids):
     return sees_future(model, ids, compare=lambda j: slice(0, j + 1))
 
@@ -104,6 +126,16 @@ WRONG = [
     (check_both, lambda ids, pad: ids.nothing, "AttributeError"),
     (check_both, lambda ids, pad: True, "a tensor of booleans, not a bool"),
     (check_both, lambda ids, pad: (ids != pad) & triangle(ids), "fit side by side"),
+    (
+        check_both,
+        lambda ids, pad: words(ids, pad) & ~triangle(ids),
+        "the future alone",
+    ),
+    (check_both, lambda ids, pad: ~words(ids, pad) & triangle(ids), "!= became =="),
+    (check_detector, lambda m, i: sees_future(m, i, tokens=range(2, 8)), "second"),
+    (check_detector, without_abs, "smaller"),
+    (check_detector, turned_round, "larger"),
+    (check_detector, tolerant, "A small leak"),
     (check_detector, with_the_changed_one, "honest causal model"),
     (check_detector, two_before, "off by one"),
     (check_detector, only_the_last, "every token in turn"),

@@ -122,6 +122,8 @@ WRONG = [
         "softmax is missing",
     ),
     (check_sizes, lambda x, q, k, v, o: mixed(x, q, k, v), "shape"),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, q, v)) @ o, "one matrix"),
+    (check_sizes, lambda x, q, k, v, o: joined(mixed(x, k, q, v)) @ o, "keys ask"),
     (check_sizes, lambda x, q, k, v, o: x, "compare one head"),
 ]
 

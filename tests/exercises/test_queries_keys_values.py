@@ -107,6 +107,11 @@ WRONG = [
         lambda q, k, v, b: (b * cosines(q, k)).softmax(0) @ k,
         "blended the keys",
     ),
+    (
+        check_cosine_lookup,
+        lambda q, k, v, b: (b * cosines(q, v)).softmax(0) @ v,
+        "with the values",
+    ),
     (check_cosine_lookup, lambda q, k, v, b: v[cosines(q, k).argmax()], "one best"),
     (check_cosine_lookup, lambda q, k, v, b: b * cosines(q, k) @ v, "no softmax"),
     (
@@ -141,6 +146,8 @@ WRONG = [
     (check_attend_others, lambda x, q, k, v: others()(x, k, q, v), "transposed"),
     (check_attend_others, lambda x, q, k, v: hidden(x, q, k), "Those are the weights"),
     (check_attend_others, lambda x, q, k, v: hidden(x, q, k) @ x, "project"),
+    (check_attend_others, lambda x, q, k, v: others()(x, q, q, v), "One matrix"),
+    (check_attend_others, lambda x, q, k, v: others()(x, k, k, v), "One matrix"),
     (check_attend_others, lambda x, q, k, v: x @ v, "kept the diagonal"),
     (check_attend_others, lambda x, q, k, v: x[0], "shape"),
     (check_saved, 820, "wasteful"),

@@ -31,6 +31,10 @@ def length(gradients):
     return float(sum((gradient**2).sum() for gradient in gradients) ** 0.5)
 
 
+def norm(gradient):
+    return gradient.norm()
+
+
 def clip(gradients, max_norm):
     factor = min(1.0, max_norm / length(gradients)) if length(gradients) > 0 else 1.0
     return [gradient * factor for gradient in gradients]
@@ -95,10 +99,12 @@ def test_model_solutions_are_right(check, answer):
         (check_clip, lambda g, m: g[:1], "one tensor for each"),
         (check_clip, lambda g, m: [x.flatten() for x in clip(g, m)], "keep its shape"),
         (check_clip, lambda g, m: [x.tolist() for x in clip(g, m)], "not a list"),
-        (check_clip, lambda g, m: [x / 7 for x in g], "absolute values"),
+        (check_clip, lambda g, m: [x / 9 for x in g], "absolute values"),
         (check_clip, lambda g, m: [x / 4 for x in g], "largest number"),
-        (check_clip, lambda g, m: [x.clamp(-m, m) for x in g], "on its own"),
-        (check_clip, lambda g, m: [m * x / x.norm() for x in g], "on its own"),
+        (check_clip, lambda g, m: [x / sum(map(norm, g)) for x in g], "two lengths"),
+        (check_clip, lambda g, m: [x / 3 for x in g], "five times too long"),
+        (check_clip, lambda g, m: [x.clamp(-m, m) for x in g], "Each number was"),
+        (check_clip, lambda g, m: [m * x / x.norm() for x in g], "Each gradient was"),
         (check_clip, lambda g, m: [m * x / length(g) for x in g], "lengthened"),
         (check_clip, lambda g, m: [x.clone() for x in g], "Nothing was shortened"),
         (check_clip, lambda g, m: [m * x / length(g) ** 2 for x in g], "its root"),

@@ -49,6 +49,7 @@ WRONG = [
     (check_last_state, lambda x, w, u: read(x[:-1], w, u), "one word early"),
     (check_last_state, lambda x, w, u: read(x, w, u.T), "transposed"),
     (check_last_state, lambda x, w, u: x @ u, "want transposing"),
+    (check_last_state, lambda x, w, u: torch.zeros(3), "words have no part"),
     (check_last_state, lambda x, w, u: [0.0, 0.0, 0.0], "a tensor, not a list"),
     (check_last_state, lambda x, w, u: read(x, w, u)[None], "axis of size 1"),
     (check_last_state, lambda x, w, u: read(x, w, torch.eye(3)), "U is missing"),
