@@ -142,6 +142,16 @@ def test_an_empty_row_is_zero_and_poisons_nothing(
 
 
 @each_dtype
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_no_number_on_the_way_is_nan(dtype) -> None:
+    """With -inf for what is hidden, NaN comes and goes; a debugger would stop there."""
+    mask = everything_at_once(4, 6)
+    inputs = [torch.randn(3, 1, n, 4).to(dtype).requires_grad_() for n in (4, 6, 6)]
+    with torch.autograd.detect_anomaly(check_nan=True):
+        scaled_dot_product_attention(*inputs, mask).sum().backward()
+
+
+@each_dtype
 @each_mask
 def test_the_weights_of_an_empty_row_are_zero(make, dtype) -> None:
     mask = make(4, 6).expand(3, 1, 4, 6)
