@@ -101,6 +101,17 @@ def test_begin_repeats_the_random_numbers() -> None:
     assert torch.rand(3).equal(first)
 
 
+def test_chapters_run_on_one_thread_unless_a_reader_asks_for_more(monkeypatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setenv("BOOK_THREADS", "2")
+    begin()
+    assert torch.get_num_threads() == 2
+    monkeypatch.delenv("BOOK_THREADS")
+    begin()
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
+
+
 def test_matrices_are_typeset_rounded_and_without_minus_zero() -> None:
     values = torch.tensor([[1.005, -2.0], [-0.001, 3.14159]])
     expected = r"\begin{bmatrix} 1.0 & -2.0 \\ 0.0 & 3.1 \end{bmatrix}"
