@@ -13,9 +13,33 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-from transformer.translation import PRESETS, UNKNOWN, Subwords, as_tokenized, read_pairs
+from transformer.translation import (
+    PRESETS,
+    SUBWORD_SYMBOLS,
+    UNKNOWN,
+    SentencePair,
+    Subwords,
+    as_tokenized,
+    read_pairs,
+)
 
 RESULTS = Path(__file__).resolve().parent / "results" / "multi30k.json"
+
+
+def by_size(
+    joint: list[str], train: list[SentencePair], val: list[SentencePair], types: int
+) -> dict[str, float]:
+    """How long German sentences are in so many pieces, and how rare the pieces."""
+    subwords = Subwords.learn(joint, types)
+    seen = Counter(i for pair in train for side in pair for i in subwords.encode(side))
+    words = sum(len(target.split()) for _, target in val)
+    pieces = sum(len(subwords.encode(target)) for _, target in val)
+    rare = sum(seen[i] < 10 for i in range(len(SUBWORD_SYMBOLS), subwords.size))
+    return {
+        "types": subwords.size,
+        "pieces_a_word": round(pieces / words, 4),
+        "seen_under_ten_times": round(rare / subwords.size, 4),
+    }
 
 
 def main() -> None:
@@ -53,6 +77,9 @@ def main() -> None:
             / len(val),
         }
     pieces = [len(subwords.encode(pair[1])) + 1 for pair in train]
+    joint = [side for pair in train for side in pair]
+    sizes = (200, 500, 1000, 2000, 5000, types, 20_000)
+    by_types = [by_size(joint, train, val, size) for size in sizes]
     found = {
         "command": "python benchmarks/multi30k.py --data FOLDER",
         "date": datetime.date.today().isoformat(),
@@ -60,6 +87,7 @@ def main() -> None:
         "tokenizers": version("tokenizers"),
         "pairs": {"train": len(train), "val": len(val)},
         "subwords": subwords.size,
+        "by_types": by_types,
         "targets_an_epoch": sum(pieces),
         "longest_target": max(pieces),
         "sides": sides,

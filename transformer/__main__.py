@@ -257,8 +257,9 @@ def add_evaluate(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
         "evaluate",
         parents=[corpus_options()],
         help="measure a translator: BLEU and chrF, with sacreBLEU's signature",
-        description="Translate the validation or the test sentences and compare with "
-        "their references. Choose on validation; test once.",
+        description="Translate the validation or the test sentences, compare with "
+        "their references, and print BLEU and chrF with sacreBLEU's signatures, as "
+        "JSON. Choose on validation; test once.",
     )
     evaluate.add_argument("weights", metavar="RUN", help="what train wrote")
     evaluate.add_argument("--split", choices=("val", "test"), default="val")
@@ -386,9 +387,16 @@ def run_translate_subwords(options: argparse.Namespace) -> None:
     typed = not options.file and sys.stdin is not None and sys.stdin.isatty()
     if typed:
         say("One sentence a line; end with Ctrl-D (Ctrl-Z on Windows).")
-    lines = iter(lines_to_translate(options.file))
+    lines, done = iter(lines_to_translate(options.file)), 0
     while some := list(itertools.islice(lines, 1 if typed else 64)):
-        print(*translated(some), sep="\n", flush=True)
+        try:
+            print(*translated(some), sep="\n", flush=True)
+        except ValueError as error:
+            if not typed:
+                where = f"lines {done + 1} to {done + len(some)}"
+                raise ValueError(f"{where}: {error}") from None
+            say(one_line(str(error)))
+        done += len(some)
 
 
 def run_words(options: argparse.Namespace) -> None:
@@ -477,16 +485,23 @@ def chosen_settings(options: argparse.Namespace) -> "Settings":
 
 def run_train(options: argparse.Namespace) -> None:
     """Train a translator, or take its training up again."""
-    from transformer.translation import Crew, Trainee, prepare, train_translator
+    from transformer.model import Transformer
+    from transformer.translation import Crew, prepare, train_translator
 
+    if Path(options.out).is_file():
+        raise ValueError(f"--out must name a folder, got the file {options.out}")
     settings = chosen_settings(options)
     languages = options.source, options.target
     crew = Crew.join(options.device)
     speak = say if crew.rank == 0 else (lambda message, end="": None)
-    folder = corpus_folder(options.data, options.text, languages)
+    if crew.rank == 0:
+        folder = corpus_folder(options.data, options.text, languages)
+    crew.total(0)  # the others wait until the sentences are there
+    if crew.rank:
+        folder = corpus_folder(options.data, options.text, languages)
     lessons = prepare(folder, settings, *languages, options.text)
-    trainee = Trainee(settings, lessons.subwords.size, crew)
-    size = sum(weight.numel() for weight in trainee.model.parameters())
+    model = Transformer(settings.config(lessons.subwords.size))
+    size = sum(weight.numel() for weight in model.parameters())
     speak(
         f"{len(lessons.train):,} sentence pairs, {lessons.subwords.size:,} subwords, "
         f"{size:,} parameters; {crew.size} × {crew.device.type}, "

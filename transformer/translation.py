@@ -74,6 +74,7 @@ __all__ = [
     "SubwordTranslator",
     "Moment",
     "RunFolder",
+    "read_note",
     "read_metrics",
     "train_translator",
 ]
@@ -126,6 +127,8 @@ def download(url: str, say: Callable[[int, int], None]) -> bytes:
             say(len(data), total)
     if len(data) < total:
         raise OSError(f"the connection broke off after {len(data)} of {total} bytes")
+    if not total:  # the server did not say
+        say(len(data), len(data))
     return bytes(data)
 
 
@@ -644,8 +647,15 @@ class Trainee:
         state = torch.get_rng_state()
         step, more = load_training(path, self.model, self.optimizer, about)
         torch.set_rng_state(state)  # the caller's own numbers: each step brings its own
-        for name, value in self.mean.items():
-            value.copy_(more[f"mean.{name}"])
+        means = {f"mean.{name}": value for name, value in self.mean.items()}
+        wanted = {name: value.shape for name, value in means.items()}
+        if {name: value.shape for name, value in more.items()} != {
+            **wanted,
+            "best": (2,),
+        }:
+            raise ValueError(f"{path} is of another run: its running mean does not fit")
+        for name, value in means.items():
+            value.copy_(more[name])
         self.best, self.best_epoch = more["best"][0].item(), int(more["best"][1])
         return step
 
@@ -807,7 +817,8 @@ class SubwordTranslator:
                 self.model, [sources[i] for i in now], room, beam_size, length_penalty
             )
             for index, ids in zip(now, said, strict=True):
-                answers[index] = self.subwords.decode(ids)
+                most = 2 * len(sources[index]) + 10  # whoever shares the batch
+                answers[index] = self.subwords.decode(ids[:most])
         return answers
 
 
@@ -842,23 +853,24 @@ class RunFolder:
         if settings.schedule == "inverse-sqrt":  # such a run may be made longer
             del choices["epochs"], choices["patience"]
         self.about = {**about, "settings": json.dumps(choices)}
-        note = path / "run.json"
+        ours, note = {**about, **choices}, path / "run.json"
         try:
-            if note.is_file():
-                there = json.loads(note.read_text("utf-8"))
-                for name, ours in self.about.items():
-                    if there.get(name) != ours:
-                        raise ValueError(_difference(path, name, there.get(name), ours))
-            else:
-                write_whole(note, json.dumps(self.about, indent=1).encode())
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{note} is damaged: {error}") from None
+            if not note.is_file():
+                write_whole(note, json.dumps(ours, indent=1).encode())
+            there = read_note(note)
         except OSError as error:
             raise ValueError(f"cannot keep a run in {path}: {error}") from None
+        for name, mine in ours.items():
+            if there.get(name) != mine:
+                raise ValueError(
+                    f"{path} holds another run: its {name} is {there.get(name)}, "
+                    f"here {mine}"
+                )
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints that are there, the newest first."""
-        return sorted(self.path.glob("training-*.safetensors"), reverse=True)
+        found = self.path.glob("training-*.safetensors")
+        return sorted((p for p in found if p.stem[9:].isdecimal()), reverse=True)
 
     def resume(self, trainee: Trainee, say: Callable[[str], None]) -> int:
         """Take up the newest checkpoint that is whole; the last step, or 0.
@@ -904,19 +916,19 @@ class RunFolder:
             said = {k: v for k, v in moment._asdict().items() if v is not None}
             file.write(json.dumps(said) + "\n")
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The lines of the metrics, without one that was cut off."""
-        return read_metrics(self.path)
+    def forget(self, step: int) -> float:
+        """Drop what was written after a step: it will be taken again.
 
-    def forget(self, step: int) -> None:
-        """Drop what was written after a step: it will be taken again."""
-        kept = [line for line in self.metrics() if line["step"] <= step]
+        Returns the seconds that the run took up to that step.
+        """
+        kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         with self._explained():
             for path in (*self.path.glob("*.part"), *self.checkpoints()):
                 if path.suffix == ".part" or int(path.stem[9:]) > step:
                     path.unlink(missing_ok=True)
             write_whole(self.path / "metrics.jsonl", text.encode())
+        return max((line["seconds"] for line in kept), default=0.0)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -932,25 +944,36 @@ class RunFolder:
             ) from None
 
 
-def _difference(path: Path, name: str, there: object, ours: str) -> str:
-    """What tells two runs apart, in one line."""
-    if name == "settings" and isinstance(there, str):
-        theirs = json.loads(there)
-        for key, value in json.loads(ours).items():
-            if theirs.get(key) != value:
-                name, there, ours = key, theirs.get(key), value
-                break
-    return f"{path} holds another run: its {name} is {there}, here {ours}"
+def read_note(path: Path) -> dict[str, Any]:
+    """What a small file says of a run.
+
+    Raises:
+        ValueError: for a file that is no dictionary in JSON.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: a dictionary should be in it")
+    return found
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, float]]:
     """What a run wrote, a step each; a line that was cut off is left out."""
     path = Path(folder) / "metrics.jsonl"
-    lines = path.read_text("utf-8").split("\n") if path.is_file() else []
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    always = set(Moment._fields) - {"checked", "bleu"}
     found = []
     for line in lines:
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
+        with contextlib.suppress(ValueError, RecursionError):
+            said = json.loads(line)
+            known = isinstance(said, dict) and said.keys() in (
+                always,
+                {*always, "checked", "bleu"},
+            )
+            if known and all(isinstance(x, int | float) for x in said.values()):
+                found.append(said)
     return found
 
 
@@ -971,7 +994,8 @@ def train_translator(
     moment, goes on to the same weights, bit for bit on one machine's CPU.
 
     Raises:
-        ValueError: for a folder that cannot be written to, or that holds another run.
+        ValueError: for a folder that cannot be written to, that holds another run, or
+            that not all processes share; for a loss that is no number any more.
     """
     crew = crew or Crew()
     trainee = Trainee(settings, lessons.subwords.size, crew)
@@ -985,9 +1009,10 @@ def train_translator(
         }
         kept = RunFolder(Path(folder), settings, about)
         done = kept.resume(trainee, say)
+        if crew.total(done) != done * crew.size:
+            raise ValueError(f"not all processes find the same run in {folder}")
         if crew.rank == 0:
-            kept.forget(done)
-        before = max((line["seconds"] for line in kept.metrics()), default=0.0)
+            before = kept.forget(done)
     lengths = [_length(example) for example in lessons.train]
 
     def plan(epoch: int) -> list[list[int]]:
@@ -1008,6 +1033,8 @@ def train_translator(
             rate = settings.rate(step, total)
             batch = [lessons.train[index] for index in indices]
             loss, gradient = trainee.step(batch, step, rate)
+            if not math.isfinite(loss + gradient):
+                raise ValueError(f"step {step} went astray: try a lower peak")
             tokens = sum(len(target) + 1 for _, target in batch)
             seconds = before + time.perf_counter() - started
             moment = Moment(step, total, epoch, loss, rate, gradient, tokens, seconds)

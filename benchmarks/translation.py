@@ -1,0 +1,240 @@
+"""What became of runs of `python -m transformer train`: figures for chapter 16.
+
+    python benchmarks/translation.py RUN... --data FOLDER          # validation only
+    python benchmarks/translation.py RUN --data FOLDER --test      # and test, once
+
+RUN is the folder of a run, finished or not. Its name without the seed at the end says
+what kind of run it is: runs/en-de-tiny-1 is a run of "en-de-tiny". Everything is chosen
+on the validation sentences. With --test the choice is measured on the test sentences;
+the result is kept in the folder, and a second --test only reads it. The figures join
+those of other runs in benchmarks/results/multi30k_runs.json, from which the chapter
+draws.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from transformer.data import BOS  # noqa: E402
+from transformer.maps import attention_maps  # noqa: E402
+from transformer.translation import (  # noqa: E402
+    SentencePair,
+    SubwordTranslator,
+    read_metrics,
+    read_pairs,
+    score,
+)
+
+RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
+AVERAGES = (0, 5, 10)  # epochs whose weights are averaged; 0: the running mean
+BEAMS = (1, 5)
+PENALTIES = (0.6, 1.0)
+CHOSEN = ("average", "beam_size", "length_penalty")
+
+
+def processor() -> str:
+    """The name that the processor gives itself."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def measured(
+    translator: SubwordTranslator,
+    pairs: list[SentencePair],
+    beam_size: int,
+    length_penalty: float,
+) -> tuple[dict[str, Any], list[str]]:
+    """The scores of one way to translate, and what it said."""
+    said = translator.translate([a for a, _ in pairs], beam_size, length_penalty)
+    scores = score(said, [b for _, b in pairs], translator.text)
+    return {**scores._asdict(), "words": sum(len(one.split()) for one in said)}, said
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    """One point an epoch: the mean training loss, and what validation said."""
+    points = []
+    for epoch, some in groupby(read_metrics(folder), lambda line: line["epoch"]):
+        lines = list(some)
+        if "checked" not in lines[-1]:
+            continue  # not over yet
+        tokens = sum(line["tokens"] for line in lines)
+        points.append(
+            {
+                "epoch": epoch,
+                "step": lines[-1]["step"],
+                "loss": round(sum(x["loss"] * x["tokens"] for x in lines) / tokens, 4),
+                "checked": round(lines[-1]["checked"], 4),
+                "bleu": round(lines[-1]["bleu"], 2),
+                "seconds": round(lines[-1]["seconds"], 1),
+                "tokens": tokens,
+            }
+        )
+    return points
+
+
+def choose(folder: Path, data: str, epoch: int) -> list[dict[str, Any]]:
+    """Every way to translate, measured on validation; kept in the folder."""
+    kept = folder / "validation.json"
+    if kept.is_file():
+        there = json.loads(kept.read_text("utf-8"))
+        if there["epoch"] == epoch:
+            return there["ways"]
+    ways = []
+    for average in AVERAGES:
+        try:
+            translator = SubwordTranslator.load(folder, average)
+        except ValueError as error:
+            print(f"{folder}: {error}")
+            continue
+        pairs = read_pairs(data, translator.text, "val", *translator.languages)
+        for beam in BEAMS:
+            for penalty in PENALTIES if beam > 1 else PENALTIES[:1]:
+                found, _ = measured(translator, pairs, beam, penalty)
+                way = dict(zip(CHOSEN, (average, beam, penalty), strict=True))
+                ways.append({**way, **found})
+                print(f"{folder}: {way} BLEU {found['bleu']:.2f}", flush=True)
+    kept.write_text(json.dumps({"epoch": epoch, "ways": ways}, indent=1), "utf-8")
+    return ways
+
+
+def tested(
+    folder: Path, data: str, epoch: int, ways: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What validation chose, on the test sentences: measured once, then read."""
+    kept = folder / "test.json"
+    if kept.is_file():
+        return json.loads(kept.read_text("utf-8"))
+    best = max(ways, key=lambda way: way["bleu"])
+    way = {name: best[name] for name in CHOSEN}
+    translator = SubwordTranslator.load(folder, best["average"])
+    pairs = read_pairs(data, translator.text, "test", *translator.languages)
+    found, said = measured(translator, pairs, best["beam_size"], best["length_penalty"])
+    found = {**way, **found, "epoch": epoch, "date": today()}
+    kept.write_text(json.dumps(found, indent=1), "utf-8")
+    (folder / "test.said").write_text("".join(f"{one}\n" for one in said), "utf-8")
+    return found
+
+
+def today() -> str:
+    """The date of a measurement."""
+    return datetime.date.today().isoformat()
+
+
+def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
+    """How validation sentences fare: by length, and some from best to worst."""
+    from sacrebleu.metrics import CHRF
+
+    translator = SubwordTranslator.load(folder)
+    pairs = read_pairs(data, translator.text, "val", *translator.languages)
+    _, said = measured(translator, pairs, 5, 1.0)
+    chrf = CHRF()
+    marks = [
+        chrf.sentence_score(one, [wanted]).score
+        for one, (_, wanted) in zip(said, pairs, strict=True)
+    ]
+    by_length = []
+    for low, high in ((1, 8), (9, 11), (12, 14), (15, 18), (19, 99)):
+        some = [i for i, (a, _) in enumerate(pairs) if low <= len(a.split()) <= high]
+        found = score([said[i] for i in some], [pairs[i][1] for i in some])
+        by_length.append(
+            {"from": low, "to": high, "sentences": len(some), "bleu": found.bleu}
+        )
+    short = [i for i, (a, _) in enumerate(pairs) if 7 <= len(a.split()) <= 10]
+    short.sort(key=lambda i: -marks[i])
+    at = [round(k * (len(short) - 1) / (show - 1)) for k in range(show)]
+    shown = [
+        {
+            "source": pairs[short[k]][0],
+            "reference": pairs[short[k]][1],
+            "said": said[short[k]],
+            "chrf": round(marks[short[k]], 1),
+        }
+        for k in at
+    ]
+    middle = shown[show // 2]
+    ids = translator.subwords.encode(middle["source"])
+    target = translator.subwords.encode(middle["said"])
+    maps = attention_maps(
+        translator.model, torch.tensor([ids]), torch.tensor([[BOS, *target]])
+    )
+    pieces = translator.subwords.pieces
+    return {
+        "quartiles": statistics.quantiles(marks, n=4),
+        "exact": sum(a == b for a, (_, b) in zip(said, pairs, strict=True)),
+        "sentences": len(pairs),
+        "by_length": by_length,
+        "shown": shown,
+        "attention": {
+            "source": pieces(middle["source"]),
+            "said": [*pieces(middle["said"]), "<eos>"],
+            "cross": [
+                [[round(x, 3) for x in row] for row in head]
+                for head in maps.cross[0, -1].tolist()
+            ],
+        },
+    }
+
+
+def main() -> None:
+    """Measure the runs, and write what was measured."""
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument("runs", nargs="+", metavar="RUN")
+    ask.add_argument("--data", default=os.environ.get("MULTI30K"))
+    ask.add_argument("--test", action="store_true")
+    ask.add_argument("--mistakes", action="store_true", help="look at the first run")
+    options = ask.parse_args()
+    torch.set_num_threads(1)
+    stored = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    runs = stored.setdefault("runs", {})
+    for folder in map(Path, options.runs):
+        matched = re.fullmatch(r"(.+)-(\d+)", folder.resolve().name)
+        if not matched:
+            ask.error(f"{folder} should end in its seed: runs/en-de-tiny-1")
+        points = curve(folder)
+        if not points:
+            print(f"{folder}: no epoch is over yet")
+            continue
+        settings = json.loads((folder / "run.json").read_text("utf-8"))
+        ways = choose(folder, options.data, points[-1]["epoch"])
+        translator = SubwordTranslator.load(folder)
+        found = {
+            "command": "python -m transformer train, with the settings below",
+            "date": today(),
+            "processor": processor(),
+            "torch": version("torch"),
+            "sacrebleu": version("sacrebleu"),
+            "parameters": sum(w.numel() for w in translator.model.parameters()),
+            "settings": settings,
+            "curve": points,
+            "validation": ways,
+        }
+        there = folder / "test.json"
+        if options.test or there.is_file():
+            found["test"] = tested(folder, options.data, points[-1]["epoch"], ways)
+        runs.setdefault(matched[1], {})[matched[2]] = found
+    if options.mistakes:
+        stored["mistakes"] = mistakes(Path(options.runs[0]), options.data)
+    text = json.dumps(stored, indent=1, ensure_ascii=False)
+    RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
