@@ -155,6 +155,15 @@ def test_an_unknown_word_is_named_with_its_neighbours(word, near):
     assert str(len(french)) in str(caught.value)
 
 
+def test_a_small_vocabulary_is_listed_whole():
+    with pytest.raises(
+        ValueError, match=r"9 words are known: a, b, c, d, e, f, g, h, i$"
+    ):
+        Vocabulary("abcdefghi").encode(["q"])
+    with pytest.raises(ValueError, match='10 words are known: "python -m transformer'):
+        Vocabulary("abcdefghij").encode(["q"])
+
+
 def test_a_huge_unknown_word_makes_a_short_message():
     with pytest.raises(ValueError, match="unknown") as caught:
         vocabularies()[0].encode(["x" * 100_000])

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,25 @@ def test_sentences_of_the_phrasebook_come_out_the_same():
     assert speaker.greedy_search(batch, 31) == plain
     assert speaker.beam_search(batch, 31) == beam_search(translator.model, batch, 31)
     assert [speaker.greedy_search([ids], 31)[0] for ids in batch[:8]] == plain[:8]
+
+
+def test_sentences_of_one_length_need_no_mask_and_leave_when_they_end():
+    model = talker(1)
+    batch = [[3, 4, 5], [6, 7, 8], [9, 10, 3], [4, 4, 4]]
+    plain = greedy_search(model, batch, 9)
+    assert len(set(map(len, plain))) > 1
+    assert Speaker(model).greedy_search(batch, 9) == plain
+    assert Speaker(model).beam_search(batch, 9) == beam_search(model, batch, 9)
+
+
+def test_only_on_a_processor_are_kernels_ruled_out():
+    with half_precision("cpu"):
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no GPU here
+        with half_precision("cuda"):
+            assert torch.backends.cuda.flash_sdp_enabled()
+            assert torch.backends.cuda.math_sdp_enabled()
 
 
 def test_speaking_leaves_the_model_as_it_was():

@@ -421,6 +421,16 @@ def test_killed_again_and_again_it_ends_in_the_same_bits(tmp_path):
     assert not list(tmp_path.glob("*.part"))  # what the killed left is swept away
 
 
+def test_what_a_killed_writer_left_is_swept_away_and_nothing_else(tmp_path):
+    path = tmp_path / "run[1].safetensors"
+    left = [f"{path.name}.{number}.part" for number in (7, 4711)]
+    others = ["run1.safetensors.7.part", f"{path.name}.part", f"{path.name}.7"]
+    for name in (*left, *others):
+        (tmp_path / name).touch()
+    next(train(small_model(), COPIES, SHORT, checkpoint=path))
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(others)
+
+
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_disk_that_fails_costs_no_more_than_the_steps_since(
     tmp_path, monkeypatch, failing
