@@ -197,11 +197,12 @@ def test_what_may_not_be_read(tmp_path, write, read):
     path.chmod(0)
     for folder in (tmp_path, *tmp_path.parents):
         if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IXGRP)
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
     try:
+        assert path.is_file(), "it is the file that may not be read, not its folder"
         assert "ermission denied" in complaint(read, path)
     finally:
         if root:

@@ -355,6 +355,8 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}")
+    with path.open("rb"):  # or safe_open says that a file it may not read is not there
+        pass
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
