@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from transformer.decoder import Decoder
 from transformer.encoder import Residual
@@ -35,8 +36,8 @@ def without_root(model: Transformer) -> Transformer:
     for part in list(model.modules()):
         if isinstance(part, MultiHeadAttention):
             root = math.sqrt(part.query_proj.out_features / part.num_heads)
-            longer = nn.Sequential(part.query_proj, Times(root))
-            part.query_proj = longer  # type: ignore[assignment]
+            for name in ("weight", "bias"):
+                register_parametrization(part.query_proj, name, Times(root))
     return model
 
 

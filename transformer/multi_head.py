@@ -12,6 +12,7 @@ from transformer.embedding import require_positive
 
 __all__ = [
     "require_dropout",
+    "together",
     "KeysValues",
     "MultiHeadAttention",
 ]
@@ -25,6 +26,15 @@ def require_dropout(dropout: float) -> None:
     """
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+
+
+def together(
+    x: Float[Tensor, "*batch d_in"], *maps: nn.Linear
+) -> tuple[Float[Tensor, "*batch d_out"], ...]:
+    """What several maps of one size make of one input, by a single product."""
+    weight = torch.cat([one.weight for one in maps])
+    bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
+    return F.linear(x, weight, bias).chunk(len(maps), dim=-1)
 
 
 class KeysValues(NamedTuple):
@@ -68,6 +78,10 @@ class MultiHeadAttention(nn.Module):
         value: Float[Tensor, "batch keys d_model"],
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
+        if query is key is value:
+            maps = self.query_proj, self.key_proj, self.value_proj
+            queries, *both = map(self._split, together(query, *maps))
+            return self._answer(queries, KeysValues(*both), mask)
         return self.attend(query, self.keys_values(key, value), mask)
 
     def keys_values(
@@ -87,13 +101,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Answer each query from keys and values that are projected already."""
-        queries = self._split(self.query_proj(query))
-        require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
-        if mask is not None:
-            mask = torch.atleast_2d(mask)  # a row for every key, the same for all
-        dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(queries, *keys_values, mask, dropout)
-        return self.output_proj(heads.transpose(1, 2).flatten(2))
+        return self._answer(self._split(self.query_proj(query)), keys_values, mask)
 
     def weights(
         self,
@@ -102,11 +110,21 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
         """The attention weights of every head, for looking at."""
-        queries, keys = (
-            self._split(self.query_proj(query)),
-            self._split(self.key_proj(key)),
-        )
-        return attention_weights(queries, keys, mask)
+        queries = self._split(self.query_proj(query))
+        return attention_weights(queries, self._split(self.key_proj(key)), mask)
+
+    def _answer(
+        self,
+        queries: Float[Tensor, "batch heads queries d_k"],
+        keys_values: KeysValues,
+        mask: Bool[Tensor, "..."] | None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
+        if mask is not None:
+            mask = torch.atleast_2d(mask)  # a row for every key, the same for all
+        dropout = self.dropout if self.training else 0.0
+        heads = F.scaled_dot_product_attention(queries, *keys_values, mask, dropout)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
 
     def _split(
         self, x: Float[Tensor, "batch length d_model"]
