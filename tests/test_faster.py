@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import subprocess
 import sys
 import warnings
@@ -33,6 +34,7 @@ def lesson(seed=0, batch=3, length=5, width=4, words=11, dtype=torch.float64):
     hidden = torch.randn(batch, length, width, dtype=dtype, requires_grad=True)
     table = torch.randn(words, width, dtype=dtype, requires_grad=True)
     wanted = torch.randint(0, words, (batch, length))
+    wanted[-1, -1] = PAD
     wanted[0, 0] = 1  # at least one is no padding
     return hidden, table, wanted
 
@@ -159,13 +161,14 @@ def test_under_autocast_the_sums_stay_exact(rows_at_once):
 
 
 def test_a_table_in_half_precision_is_served_too():
-    hidden, table, wanted = lesson(9, 4, 20, 16, 300, torch.float32)
+    # As many rows as it takes for a sum kept in half precision to stand still.
+    hidden, table, wanted = lesson(9, 20, 100, 16, 300, torch.float32)
     exact = gradients(chunked_loss(hidden, table, wanted), hidden, table)
     low = [x.detach().bfloat16().requires_grad_() for x in (hidden, table)]
-    halved = gradients(chunked_loss(*low, wanted), *low)
+    halved = gradients(chunked_loss(*low, wanted, rows_at_once=16), *low)
     for one, other in zip(halved, exact, strict=True):
         assert one.dtype == torch.bfloat16
-        assert (one.float() - other).norm() < 0.02 * other.norm()
+        assert (one.float() - other).norm() < 0.01 * other.norm()
 
 
 @pytest.mark.plain
@@ -223,8 +226,11 @@ def test_no_second_derivative_is_pretended():
         slope.sum().backward()
 
 
-def talker(seed=0, dtype=torch.float64, **overrides) -> Transformer:
-    """A model with random weights, and with biases and norms that do something."""
+def talker(seed=0, dtype=torch.float64, sharp=1, **overrides) -> Transformer:
+    """A model with random weights, and with biases and norms that do something.
+
+    The `sharp` times as large its logits, the more it minds what was said before.
+    """
     torch.manual_seed(seed)
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 24, "max_length": 12}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
@@ -233,6 +239,7 @@ def talker(seed=0, dtype=torch.float64, **overrides) -> Transformer:
         for weight in model.parameters():
             if weight.dim() == 1:
                 weight.add_(torch.randn_like(weight), alpha=0.3)
+        model.output.weight *= sharp
     return model.to(dtype)
 
 
@@ -266,6 +273,20 @@ def test_the_speakers_beam_search_is_the_plain_one(
     assert ours == beam_search(model, batch, length, beam_size, penalty)
 
 
+def test_many_models_beams_are_the_plain_ones():
+    """Few of them tell a slip in the search; hypothesis would try the smallest."""
+    rng = random.Random(0)
+    for seed in range(80):
+        batch = [
+            [rng.randint(3, 10) for _ in range(rng.randint(1, 7))]
+            for _ in range(rng.randint(1, 3))
+        ]
+        model = talker(seed, sharp=rng.choice([1, 2]), norm_first=seed % 2 == 0)
+        how = rng.randint(2, 9), rng.randint(2, 12), rng.choice([0.0, 0.6, 1.5])
+        ours = Speaker(model).beam_search(batch, *how)
+        assert ours == beam_search(model, batch, *how), (seed, batch, how)
+
+
 @settings(max_examples=15)
 @given(sources, seeds, st.integers(2, 5))
 def test_each_beginning_hears_what_the_whole_model_says(batch, seed, beams):
@@ -279,8 +300,10 @@ def test_each_beginning_hears_what_the_whole_model_says(batch, seed, beams):
         for _ in range(4):
             logits = speaker.next_logits(said[..., -1], talk)
             whole = model(source.repeat_interleave(beams, 0), said.flatten(0, 1))[:, -1]
-            torch.testing.assert_close(logits[:, 2:], whole[:, 2:])
-            assert logits[:, :2].eq(-torch.inf).all()
+            torch.testing.assert_close(logits, whole)
+            kept = speaker.rule_out(logits.clone())
+            assert kept[:, 2:].equal(logits[:, 2:])
+            assert kept[:, :2].eq(-torch.inf).all()
             parents = torch.randint(0, beams, said.shape[:2])
             said = said.gather(1, parents[..., None].expand_as(said))
             fresh = torch.randint(2, 9, said.shape[:2])
@@ -292,10 +315,13 @@ def test_sentences_of_the_phrasebook_come_out_the_same():
     translator = Translator.phrasebook()
     words = translator.source, translator.target
     batch = [ids for ids, _ in to_examples(sample_pairs(60, 3), *words)]
-    speaker = Speaker(translator.model)
-    plain = greedy_search(translator.model, batch, 31)
+    for ids in batch[:20]:  # of what it has learnt it is sure; of nonsense it is not
+        batch.append(random.Random(len(batch)).sample(ids + batch[0], len(ids)))
+    model = translator.model.double()
+    speaker = Speaker(model)
+    plain = greedy_search(model, batch, 31)
     assert speaker.greedy_search(batch, 31) == plain
-    assert speaker.beam_search(batch, 31) == beam_search(translator.model, batch, 31)
+    assert speaker.beam_search(batch, 31) == beam_search(model, batch, 31)
     assert [speaker.greedy_search([ids], 31)[0] for ids in batch[:8]] == plain[:8]
 
 
