@@ -6,19 +6,25 @@
     python tools/mutants.py report          benchmarks/results/mutants.{json,md}
 
 The changes are mutmut's, and five of our own. mutmut itself leaves decorated functions
-alone, and half of this package is decorated, so the mutants are made and run here: a
-process that has torch loaded forks for each one, in a copy of the tree, and runs the
-tests whose lines the change touches, the quickest first, to the first that fails.
+alone, and half of this package is decorated, so the mutants are made and run here. In a
+copy of the tree a pytest that has collected every test waits; for each mutant it forks,
+puts the changed functions in the place of the sound ones, and runs the tests that reach
+the changed line, the quickest first, to the first that fails. What is changed outside
+functions needs a fresh import, in a process that has only torch loaded.
 
 What was found is kept in `.mutants/`, so that a long run can be stopped and taken up.
-Which test runs which line is read from `.coverage`, which `make units` writes.
+Which test runs which line is read from `.coverage`, which `make units` writes. Limits
+are of processor time: a busy machine makes no mutant look slow.
 """
 
 import argparse
 import ast
 import contextlib
+import functools
 import gc
 import hashlib
+import importlib
+import inspect
 import json
 import os
 import random
@@ -35,7 +41,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import CodeType, FunctionType
+from typing import IO, Any
 
 import libcst as cst
 from libcst.metadata import (
@@ -66,6 +73,11 @@ class Mutant:
     text: str
     operator: str
     code: str  # a digest of the statement of the module that is changed
+
+    @property
+    def function(self) -> str:
+        """What it is in."""
+        return f"{self.module}.{self.name.partition(': ')[0]}"
 
     def apply(self, source: str) -> str:
         """The module, changed."""
@@ -281,47 +293,80 @@ class Tests:
         from coverage import CoverageData
 
         self.seconds: dict[str, float] = {}
+        self.unfit: set[str] = set()  # failing as things are, they prove nothing
         for file in sorted(folder.glob("units-*.xml")):
             for case in ElementTree.parse(file).iter("testcase"):
                 test = f"{case.get('file')}::{case.get('name')}"
-                if test.partition("[")[0].partition("::")[2] in SETTINGS["too_slow"]:
-                    continue
-                self.seconds[test] = float(case.get("time") or 0)
+                if case.find("failure") is None and case.find("error") is None:
+                    self.seconds[test] = float(case.get("time") or 0)
+                else:
+                    self.unfit.add(test)
         if not self.seconds:
             raise SystemExit("which test runs what? Run `make units` first.")
         data = CoverageData(str(ROOT / ".coverage"))
         data.read()
         self.lines: dict[str, dict[int, set[str]]] = {}
         self.touching: dict[str, set[str]] = {}
+        self.newer: set[str] = set()
+        self.killers: dict[str, Counter[str]] = defaultdict(Counter)
         for path in data.measured_files():
             lines = {
-                line: {
-                    test
-                    for test in (context.partition("|")[0] for context in contexts)
-                    if test in self.seconds
-                }
+                line: {context.partition("|")[0] for context in contexts}
                 for line, contexts in data.contexts_by_lineno(path).items()
             }
             name = Path(path).stem
             self.lines[name] = lines
             self.touching[name] = set().union(*lines.values())
 
-    def of(self, mutant: Mutant) -> list[list[str]]:
-        """The tests to run, in three turns: collecting them all takes its time.
+    def meet(self, collected: Iterable[str]) -> None:
+        """Keep to the tests that there are; those newer than `.coverage` come in."""
+        there = {test for test in collected if not too_slow(test)} - self.unfit
+        self.newer = there - self.seconds.keys()
+        self.seconds = {t: s for t, s in self.seconds.items() if t in there}
+        self.seconds |= dict.fromkeys(self.newer, 0.0)
 
-        Those of the line in the module's own test files; those of the line elsewhere;
-        the rest of the module's test files. A line may run once for many tests, at
-        import, in a fixture or behind a cache, and then it has no test to show.
+    def of(self, mutant: Mutant) -> list[str]:
+        """The tests to run, in turn.
+
+        Those of the line, the module's own first; then the rest of the module's own: a
+        line may run once for many tests, at import, in a fixture or behind a cache,
+        and then it has no test to show. Quick tests come before slow ones, and within
+        that each file's together, for its fixtures; what killed in this function before
+        comes first of all. When they have taken `enough` seconds, that is all.
         """
         names = SETTINGS["files"].get(mutant.module, [f"test_{mutant.module}.py"])
         files = tuple(f"tests/{name}::" for name in names)
         own = {test for test in self.seconds if test.startswith(files)}
-        line = self.lines.get(mutant.module, {}).get(mutant.line, set())
+        line = self.lines.get(mutant.module, {}).get(mutant.line, set()) - {""}
+        line = line & self.seconds.keys()
         if not line:
-            line = own | self.touching.get(mutant.module, set())
-        turns = own & line, line - own, own - line
-        cost = self.seconds.__getitem__
-        return [sorted(sorted(turn), key=cost) for turn in turns if turn]
+            line = own | self.touching.get(mutant.module, set()) & self.seconds.keys()
+        line |= own & self.newer
+
+        def place(test: str) -> tuple[bool, int, bool, str, float]:
+            seconds = self.seconds[test]
+            slow = sum(seconds > limit for limit in (0.1, 1, 5))
+            return test not in line, slow, test not in own, test.split("::")[0], seconds
+
+        known = self.killers[mutant.function]
+        order = [test for test, _ in known.most_common(3) if test in self.seconds]
+        order += sorted((line | own) - set(order), key=place)
+        left = float(SETTINGS["enough"])
+        chosen = []
+        for test in order:
+            if self.seconds[test] <= left:
+                left -= self.seconds[test]
+                chosen.append(test)
+        return chosen
+
+    def runs_at_import(self, mutant: Mutant) -> bool:
+        """Whether the line had its effect before any test began."""
+        return "" in self.lines.get(mutant.module, {}).get(mutant.line, {""})
+
+
+def too_slow(test: str) -> bool:
+    """Whether a test is left out, whatever it shows."""
+    return test.partition("[")[0].rpartition("::")[2] in SETTINGS["too_slow"]
 
 
 # One mutant, one process.
@@ -355,19 +400,23 @@ def enter(copy: Path) -> None:
         os.dup2(silence, stream)
 
 
+def allow(seconds: float) -> None:
+    """End this process when it has used so much processor time from now on."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # nothing handles it
+
+
 class Watch:
     """A pytest plugin: no test may take much longer than it did; say which failed."""
 
     def __init__(self, seconds: dict[str, float], answer: int) -> None:
-        self.seconds, self.answer = seconds, answer
+        self.seconds, self.answer, self.failed = seconds, answer, False
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        limit = SETTINGS["patience"] + SETTINGS["slower"] * self.seconds.get(nodeid, 1)
-        self.now = nodeid
-        signal.alarm(int(limit))  # nothing handles it: the process ends
+        allow(SETTINGS["patience"] + SETTINGS["slower"] * self.seconds.get(nodeid, 1))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed:
+        if report.failed and not self.failed:
+            self.failed = True
             os.write(self.answer, report.nodeid.encode())
 
 
@@ -380,18 +429,6 @@ QUIET = (
 )
 
 
-def run_tests(
-    turns: Sequence[Sequence[str]], seconds: dict[str, float], answer: int
-) -> int:
-    """What pytest returns: 0 when nothing was noticed."""
-    import pytest
-
-    code = 0
-    for turn in turns:
-        code = code or int(pytest.main([*QUIET, *turn], [Watch(seconds, answer)]))
-    return code
-
-
 BROKEN = "the bench is broken:"
 
 
@@ -399,7 +436,7 @@ BROKEN = "the bench is broken:"
 class Fate:
     """What became of a mutant."""
 
-    verdict: str  # survived, killed, timeout
+    verdict: str  # survived, killed, timeout; stuck: it waited; reload: not tried
     by: str
     seconds: float
 
@@ -417,18 +454,21 @@ def in_a_child(work: Callable[[int], int], limit: float) -> Fate:
             memory = int(SETTINGS["memory_gb"]) << 30
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            processor = int(limit)  # of each process that a test may start, too
+            resource.setrlimit(resource.RLIMIT_CPU, (processor, processor + 5))
             status = work(say)
         except BaseException as error:  # of this tool, not of a test
             os.write(say, f"{BROKEN} {error!r}".encode())
         finally:
             os._exit(status)
     os.close(say)
-    ended, status = 0, 0
+    ended, status, stuck = 0, 0, False
     while not ended:
         ended, status = os.waitpid(child, os.WNOHANG)
         if not ended:
-            time.sleep(0.01)
-            if time.monotonic() - started > limit:
+            time.sleep(0.005)
+            if time.monotonic() - started > SETTINGS["waiting"] * limit:
+                stuck = True
                 os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what the tests had started
@@ -437,8 +477,10 @@ def in_a_child(work: Callable[[int], int], limit: float) -> Fate:
     if by.startswith(BROKEN):
         raise AssertionError(by)
     seconds = round(time.monotonic() - started, 2)
+    if stuck:
+        return Fate("stuck", by, seconds)
     if os.WIFSIGNALED(status):
-        late = os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGKILL)
+        late = os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGXCPU)
         return Fate("timeout" if late else "killed", by or "a signal", seconds)
     code = os.WEXITSTATUS(status)
     return Fate("survived" if code == 0 else "killed", by or f"exit {code}", seconds)
@@ -462,17 +504,144 @@ def load_the_heavy() -> None:
     import torch._dynamo  # isort: skip
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # & had it ignored
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as silence:
         test = Path(folder) / "test_rehearsal.py"
         test.write_text(REHEARSAL)
         with contextlib.redirect_stdout(silence):
             pytest.main([*QUIET[:-1], "--rootdir", folder, str(test)])
-    signal.alarm(0)
     gc.collect()
     gc.freeze()  # or every fork searches all of torch for garbage
     _ = beartype, jaxtyping, safetensors
+
+
+# A change put into functions that are loaded.
+
+
+def nested(code: CodeType) -> list[CodeType]:
+    """The functions, classes and comprehensions in some code."""
+    return [one for one in code.co_consts if isinstance(one, CodeType)]
+
+
+def itself(code: CodeType) -> tuple[Any, ...]:
+    """What some code does, without what is nested in it and where it stands."""
+    constants = [repr(c) for c in code.co_consts if not isinstance(c, CodeType)]
+    return (
+        (code.co_code, code.co_exceptiontable, code.co_flags, code.co_qualname),
+        (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount),
+        (constants, len(nested(code))),
+    )
+
+
+def alike_all_through(one: CodeType, other: CodeType) -> bool:
+    """Whether two pieces of code do the same."""
+    return itself(one) == itself(other) and all(
+        map(alike_all_through, nested(one), nested(other))
+    )
+
+
+def changed_functions(
+    old: CodeType, new: CodeType
+) -> Iterator[tuple[CodeType, CodeType]]:
+    """The outermost functions in which two modules differ.
+
+    Raises:
+        LookupError: where they differ outside of functions.
+    """
+    if itself(old) != itself(new):
+        raise LookupError(f"{old.co_qualname} itself is changed")
+    for one, other in zip(nested(old), nested(new), strict=True):
+        if not one.co_flags & inspect.CO_OPTIMIZED:  # a class
+            yield from changed_functions(one, other)
+        elif not alike_all_through(one, other):
+            yield one, other
+
+
+Place = tuple[str, str, int]
+
+
+def place_of(code: CodeType) -> Place:
+    """Where code stands: what tells a loaded function of some name from others."""
+    return Path(code.co_filename).stem, code.co_qualname, code.co_firstlineno
+
+
+class Waiting:
+    """A pytest plugin: when all is collected, wait for mutants and fork for each."""
+
+    def __init__(
+        self, copy: Path, sources: dict[str, str], asked: IO[str], told: IO[str]
+    ) -> None:
+        self.package, self.sources = copy / "transformer", sources
+        self.asked, self.told = asked, told
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        self.tell(list(items))
+        for name in self.sources:
+            importlib.import_module(f"transformer.{name}".removesuffix(".__init__"))
+        functions: dict[Place, list[FunctionType]] = defaultdict(list)
+        caches = []
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType):
+                if Path(one.__code__.co_filename).parent == self.package:
+                    functions[place_of(one.__code__)].append(one)
+            elif isinstance(one, functools._lru_cache_wrapper) and (
+                one.__module__.startswith("transformer")
+            ):
+                caches.append(one)
+        gc.collect()
+        gc.freeze()
+
+        def work(order: list[str], seconds: dict[str, float], say: int) -> int:
+            for cache in caches:
+                cache.cache_clear()
+            for function, code in swaps:
+                function.__code__ = code
+            watch = Watch(seconds, say)
+            session.config.pluginmanager.register(watch)
+            run = session.config.hook.pytest_runtest_protocol
+            chosen = [items[test] for test in order]
+            for item, after in zip(chosen, [*chosen[1:], None], strict=True):
+                run(item=item, nextitem=after)
+                if watch.failed:
+                    return 1
+            return 0
+
+        for line in self.asked:
+            asked = json.loads(line)
+            try:
+                swaps = list(self.swaps(functions, asked["module"], asked["source"]))
+            except LookupError as reason:
+                self.tell(vars(Fate("reload", str(reason), 0.0)))
+                continue
+            play = functools.partial(work, asked["order"], asked["seconds"])
+            self.tell(vars(in_a_child(play, asked["limit"])))
+        return True
+
+    def tell(self, what: Any) -> None:
+        self.told.write(json.dumps(what) + "\n")
+        self.told.flush()
+
+    def swaps(
+        self, functions: dict[Place, list[FunctionType]], module: str, source: str
+    ) -> Iterator[tuple[FunctionType, CodeType]]:
+        """Which functions get which code.
+
+        Raises:
+            LookupError: when the change reaches further than into functions.
+        """
+        path = str(self.package / f"{module}.py")
+        old, new = (compile(s, path, "exec") for s in (self.sources[module], source))
+        for one, other in changed_functions(old, new):
+            found = functions.get(place_of(one), [])
+            if {function.__code__.co_code for function in found} != {one.co_code}:
+                raise LookupError(f"{one.co_qualname} is not loaded, or not alone")
+            if one.co_freevars != other.co_freevars:
+                raise LookupError(f"{one.co_qualname} reaches out for other names")
+            for function in found:
+                yield function, other
 
 
 class Bench:
@@ -483,63 +652,125 @@ class Bench:
         self.sound: set[str] = set()
         self.copy = copy_of_the_tree()
         self.sources = {n: p.read_text(encoding="utf-8") for n, p in modules().items()}
+        listen, told = os.pipe()
+        asked, ask = os.pipe()
+        self.waiting = os.fork()
+        if not self.waiting:
+            try:
+                os.setsid()
+                os.close(listen)
+                os.close(ask)
+                self.wait(os.fdopen(asked), os.fdopen(told, "w"))
+            finally:
+                os._exit(0)
+        os.close(asked)
+        os.close(told)
+        self.ask, self.listen = os.fdopen(ask, "w"), os.fdopen(listen)
+        tests.meet(self.hear())
+
+    def wait(self, asked: IO[str], told: IO[str]) -> None:
+        """The life of the process that has all tests collected."""
+        enter(self.copy)
+        import pytest
+
+        files = {test.partition("::")[0] for test in self.tests.seconds}
+        files |= {f"tests/{f}" for few in SETTINGS["files"].values() for f in few}
+        there = [file for file in sorted(files) if Path(file).exists()]
+        plugin = Waiting(self.copy, self.sources, asked, told)
+        pytest.main([*QUIET, f"--basetemp={self.copy.parent}/kept", *there], [plugin])
+
+    def hear(self) -> Any:
+        """What the waiting process says."""
+        line = self.listen.readline()
+        if not line:
+            raise SystemExit("the tests cannot be collected: does `make units` pass?")
+        return json.loads(line)
 
     def close(self) -> None:
-        """Remove the copy."""
+        """End the waiting process, and remove the copy."""
+        self.ask.close()
+        os.waitpid(self.waiting, 0)
         shutil.rmtree(self.copy.parent)
 
-    def run(self, turns: Sequence[Sequence[str]]) -> Fate:
-        """Run tests in the copy as it is."""
-        slow = sum(self.tests.seconds[test] for turn in turns for test in turn)
+    def run(self, order: Sequence[str], module: str, source: str) -> Fate:
+        """Run tests with a module changed in processes that are loaded."""
+        seconds = {test: self.tests.seconds[test] for test in order}
+        request = {
+            "module": module,
+            "source": source,
+            "order": order,
+            "seconds": seconds,
+            "limit": self.limit(order),
+        }
+        self.ask.write(json.dumps(request) + "\n")
+        self.ask.flush()
+        return Fate(**self.hear())
+
+    def run_afresh(self, order: Sequence[str]) -> Fate:
+        """Run tests in the copy as it is, everything of ours loaded anew."""
 
         def work(say: int) -> int:
             enter(self.copy)
             sys.dont_write_bytecode = True
-            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-            return run_tests(turns, self.tests.seconds, say)
-
-        return in_a_child(work, 120 + SETTINGS["slower"] * slow)
-
-    def warm_up(self) -> None:
-        """Let the compiled tests and modules be written, which saves most of a fork."""
-
-        def work(_: int) -> int:
-            enter(self.copy)
             import pytest
 
-            return int(pytest.main([*QUIET, "--collect-only", "tests"])) and 0
+            quiet = [*QUIET, f"--basetemp={self.copy.parent}/fresh"]
+            return int(pytest.main([*quiet, *order], [Watch(self.tests.seconds, say)]))
 
-        in_a_child(work, 120)
+        return in_a_child(work, self.limit(order))
+
+    def limit(self, order: Sequence[str]) -> float:
+        """Seconds of processor time for some tests together."""
+        spent = sum(self.tests.seconds[test] for test in order)
+        return float(SETTINGS["patience"] * 4 + SETTINGS["slower"] * spent)
 
     def try_(self, mutant: Mutant) -> Fate:
         """Put the change in, run its tests, take it out again."""
         path = self.copy / "transformer" / f"{mutant.module}.py"
         source = self.sources[mutant.module]
+        changed = mutant.apply(source)
         for old in path.parent.glob(f"__pycache__/{mutant.module}.*"):
             old.unlink()
-        path.write_text(mutant.apply(source), encoding="utf-8")
-        turns = self.tests.of(mutant)
+        path.write_text(changed, encoding="utf-8")  # for processes that tests start
+        order = self.tests.of(mutant)
         try:
-            fate = self.run(turns)
+            fate = self.run(order, mutant.module, changed)
+            if fate.verdict == "reload" or (
+                fate.verdict == "survived" and self.tests.runs_at_import(mutant)
+            ):
+                # All at once is quicker than one by one, but not where the first kills.
+                for part in (order[:8], order[8:]):
+                    if part and fate.verdict in ("reload", "survived"):
+                        fate = self.run_afresh(part)
         finally:
             path.write_text(source, encoding="utf-8")
-        if fate.verdict != "survived":
-            self.vouch(fate.by, turns)
+        if fate.verdict in ("killed", "timeout"):
+            if not self.vouch(fate.by, order):
+                return self.try_(mutant)
+            if fate.by in self.tests.seconds:
+                self.tests.killers[mutant.function][fate.by] += 1
         return fate
 
-    def vouch(self, killer: str, turns: Sequence[Sequence[str]]) -> None:
+    def vouch(self, killer: str, order: Sequence[str]) -> bool:
         """A test that kills must pass where nothing is changed; asked once of each.
 
         Raises:
-            SystemExit: naming a test that fails in any case.
+            SystemExit: when many fail in any case, or it is not known which.
         """
         if killer in self.sound:
-            return
+            return True
         known = killer in self.tests.seconds
-        fate = self.run([[killer]] if known else turns[:1])
-        if fate.verdict != "survived":
-            raise SystemExit(f"the unchanged package fails {fate.by}")
-        self.sound.add(killer)
+        sound = self.sources["attention"]
+        fate = self.run([killer] if known else order[:8], "attention", sound)
+        if fate.verdict == "survived":
+            self.sound.add(killer)
+            return True
+        say(f"not used: {fate.by} fails ({fate.verdict}) with nothing changed")
+        self.tests.seconds.pop(fate.by, None)
+        self.tests.unfit.add(fate.by)
+        if fate.by not in order or len(self.tests.unfit) > SETTINGS["unfit"]:
+            raise SystemExit("too many tests fail with nothing changed")
+        return False
 
 
 # What is kept.
@@ -616,6 +847,14 @@ def reason(mutant: Mutant) -> str | None:
     return equivalent().get(mutant.module, {}).get(mutant.name)
 
 
+def stale_reasons(module: str) -> list[str]:
+    """The mutants that a reason is given for, and that are not there."""
+    known = equivalent().get(module, {})
+    if not known:
+        return []
+    return sorted(known.keys() - {mutant.name for mutant in mutants_of(module)})
+
+
 # The commands.
 
 
@@ -656,12 +895,12 @@ def run_all(chosen: Sequence[str], again: bool, part: int, parts: int) -> int:
     bench = Bench(tests)
     started = time.monotonic()
     try:
-        bench.warm_up()
         for done, mutant in enumerate(todo, 1):
             fate = bench.try_(mutant)
-            diary.add(mutant, now, fate)
+            if fate.verdict != "stuck":
+                diary.add(mutant, now, fate)
             left = (time.monotonic() - started) / done * (len(todo) - done) / 60
-            if fate.verdict == "survived" or done % 50 == 0:
+            if fate.verdict in ("survived", "stuck") or done % 50 == 0:
                 say(
                     f"{mutant.module} {done}/{len(todo)}, {left:.0f} min left: "
                     f"{fate.verdict} after {fate.seconds} s, {mutant.name}"
@@ -681,24 +920,30 @@ def commit() -> str:
 
 def run_sample(budget: float) -> int:
     """Mutants drawn by the commit, for so many seconds; 1 when one survives."""
+    chosen = SETTINGS["settled"]
+    if old := [f"{m}: {name}" for m in modules() for name in stale_reasons(m)]:
+        say("equivalent_mutants.json speaks of what is no mutant any more:")
+        say("\n".join(old))
+        return 1
+    started = time.monotonic()
     load_the_heavy()
-    every = [m for name in modules() for m in mutants_of(name) if not reason(m)]
+    every = [m for name in chosen for m in mutants_of(name) if not reason(m)]
     random.Random(commit()).shuffle(every)
     bench = Bench(Tests(KEPT))
-    survivors, tried, started = [], 0, time.monotonic()
+    fates: Counter[str] = Counter()
     try:
-        bench.warm_up()
         for mutant in every:
-            if time.monotonic() - started > budget:
+            if fates and time.monotonic() - started > budget:
                 break
-            tried += 1
-            if bench.try_(mutant).verdict == "survived":
-                survivors.append(mutant)
+            fate = bench.try_(mutant)
+            fates[fate.verdict] += 1
+            if fate.verdict == "survived":
                 say(f"survived: {mutant.module}:{mutant.line} {mutant.name}")
     finally:
         bench.close()
-    say(f"{tried} of {len(every)} mutants tried, {len(survivors)} survived")
-    return 1 if survivors or not tried else 0
+    told = ", ".join(f"{count} {verdict}" for verdict, count in fates.items())
+    say(f"of {len(every):,} mutants, {fates.total()} tried: {told}")
+    return 1 if fates["survived"] else 0
 
 
 # The book's claims.
@@ -750,7 +995,7 @@ def prepare_the_stage() -> None:
 def play(cells: Sequence[Cell], first: int, space: dict[str, Any], say: int) -> int:
     """Run cells; 0 when all ran, 1 when a claim failed, 2 when another cell broke."""
     for number, cell in enumerate(cells[first:], first):
-        signal.alarm(int(SETTINGS["patience_with_a_cell"]))
+        allow(SETTINGS["patience_with_a_cell"])
         try:
             exec(compile(cell.source, f"cell {number}", "exec"), space)
         except BaseException as error:
@@ -929,7 +1174,7 @@ def main() -> int:
     ask.add_argument("--jobs", type=int, default=1, metavar="N", help="side by side")
     ask.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     ask.add_argument("--again", action="store_true", help="the equivalent ones too")
-    options = ask.parse_args()
+    options = ask.parse_intermixed_args()
     chosen = options.modules or list(modules())
     if options.command == "report":
         return report(chosen)
