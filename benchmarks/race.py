@@ -108,10 +108,15 @@ class Contestant:
 
 
 def serve(turn: Turn, notes: Mapping[str, Any]) -> None:
-    """The other end of a Contestant: warm up, then a turn for each line."""
+    """The other end of a Contestant: warm up, then a turn for each line.
+
+    Before each turn the work is done once unmeasured: while others ran, the system may
+    have taken memory and caches away, and getting them back is nobody's speed.
+    """
     turn()
     say({**notes, "ready": True})
     for _ in sys.stdin:
+        turn()
         started, worked = time.perf_counter(), time.process_time()
         tokens = turn()
         say(

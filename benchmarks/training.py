@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,27 @@ from race import lines, made, race, ratios, serve, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer import multi_head
 from transformer.data import PAD, Batch, make_batch
 from transformer.encoder import EncoderLayer
 from transformer.faster import chunked_loss, half_precision, lesson_loss
 from transformer.masks import padding_mask
 from transformer.model import Transformer
+from transformer.multi_head import together
 from transformer.training import label_smoothed_loss
 
 OURS = "ours"
 PEERS = ("torch.nn.Transformer", "Marian", "x-transformers")
-# From the tutorials' model to ours, a step at a time; the last two were left out.
-LADDER = ("plain", "fused Adam", "fused attention", OURS, "no masks", "one projection")
+# From the tutorials' model to ours, a step at a time. The last two were left out.
+LADDER = (
+    "plain",
+    "fused Adam",
+    "fused attention",
+    "three projections",
+    OURS,
+    "no masks",
+    "cheap dropout",
+)
 TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 2048}
 
 
@@ -62,22 +72,29 @@ def lessons(size: str, in_order: bool) -> list[Batch]:
     return batches
 
 
-Project = Callable[..., list[Tensor]]
+def apart(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
+    """Each projection by itself, as a reader of chapter 5 would begin."""
+    return tuple(one(x) for one in maps)
 
 
-def apart(x: Tensor, *maps: nn.Linear) -> list[Tensor]:
-    """Each projection by itself, as in chapter 5."""
-    return [one(x) for one in maps]
+class CheapDropout(nn.Module):
+    """Dropout from sixteen random bits a number, four numbers for each draw.
+
+    The rate is a multiple of 1/65536, so it is not quite the one asked for.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.cut = round(rate * 2**16) - 2**15
+        self.scale = 1 / (1 - rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+        bits = draws.random_(-(2**63), None).view(torch.int16)[: x.numel()]
+        return x * (bits >= self.cut).view_as(x) * self.scale
 
 
-def together(x: Tensor, *maps: nn.Linear) -> list[Tensor]:
-    """One product for several projections of one input."""
-    weight = torch.cat([one.weight for one in maps])
-    bias = torch.cat([one.bias for one in maps])
-    return list(F.linear(x, weight, bias).chunk(len(maps), dim=-1))
-
-
-def maskless(model: Transformer, batch: Batch, project: Project) -> Tensor:
+def maskless(model: Transformer, batch: Batch) -> Tensor:
     """Our forward with is_causal instead of masks, where none is needed."""
 
     def attend(
@@ -92,12 +109,12 @@ def maskless(model: Transformer, batch: Batch, project: Project) -> Tensor:
     def own(layer: EncoderLayer, mask: Tensor | None, causal: bool) -> Any:
         a = layer.self_attention
         maps = a.query_proj, a.key_proj, a.value_proj
-        return lambda x: attend(a, *project(x, *maps), mask, causal)
+        return lambda x: attend(a, *together(x, *maps), mask, causal)
 
     def across(layer: Any, memory: Tensor, mask: Tensor | None) -> Any:
         a = layer.cross_attention
         return lambda x: attend(
-            a, a.query_proj(x), *project(memory, a.key_proj, a.value_proj), mask, False
+            a, a.query_proj(x), a.key_proj(memory), a.value_proj(memory), mask, False
         )
 
     real = padding_mask(batch.source, PAD)
@@ -119,12 +136,18 @@ def maskless(model: Transformer, batch: Batch, project: Project) -> Tensor:
 def our_learner(name: str, size: str) -> tuple[nn.Module, Loss]:
     """The package's model, at some rung of the ladder."""
     model = our_model(size)
+    if name == "no masks":
+        return model, lambda b: maskless(model, b)
+    if name in ("fused attention", "three projections"):
+        multi_head.together = apart
     if name == "fused attention":
         return model, lambda b: label_smoothed_loss(model(b.source, b.given), b.wanted)
-    if name == OURS:
-        return model, lambda b: lesson_loss(model, b)
-    project = apart if name == "no masks" else together
-    return model, lambda b: maskless(model, b, project)
+    if name == "cheap dropout":
+        for part in list(model.modules()):
+            for at, child in part.named_children():
+                if isinstance(child, nn.Dropout):
+                    setattr(part, at, CheapDropout(child.p))
+    return model, lambda b: lesson_loss(model, b)
 
 
 def take_turns(task: dict[str, Any]) -> None:
