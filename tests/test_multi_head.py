@@ -1,3 +1,7 @@
+import ast
+import inspect
+import textwrap
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import lengths, seeds
 
 from transformer import MultiHeadAttention, scaled_dot_product_attention
-from transformer.multi_head import KeysValues
+from transformer.multi_head import KeysValues, together
 
 heads_and_width = st.sampled_from([(1, 4), (2, 4), (2, 6), (4, 8), (3, 12)])
 
@@ -99,3 +103,20 @@ def test_a_mask_of_one_row_serves_every_query() -> None:
     torch.testing.assert_close(
         attention.output_proj(mixed.transpose(1, 2).flatten(2)), expected
     )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_product_makes_what_its_maps_make(bias):
+    maps = [torch.nn.Linear(3, 5, bias).double() for _ in range(3)]
+    x = torch.randn(2, 4, 3, dtype=torch.float64)
+    torch.testing.assert_close(together(x, *maps), tuple(one(x) for one in maps))
+
+
+def test_the_layer_stays_short_enough_to_read():
+    tree = ast.parse(textwrap.dedent(inspect.getsource(MultiHeadAttention)))
+    parts = ast.FunctionDef | ast.ClassDef
+    words = [node.body[0] for node in ast.walk(tree) if isinstance(node, parts)]
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    docstrings = [one for one in words if isinstance(one, ast.Expr)]
+    code = [one for one in statements if not isinstance(one, parts)]
+    assert len(code) - len(docstrings) <= 30
