@@ -61,19 +61,25 @@ class ChunkedLoss(torch.autograd.Function):
         loss = torch.zeros((), dtype=exact, device=hidden.device)
         grad_hidden = torch.zeros_like(hidden, dtype=exact)
         grad_table = torch.zeros_like(table, dtype=exact)
+        # One block of memory for all rows: asking for a new one each time costs more
+        # than the softmax in it.
+        block = min(rows_at_once, len(hidden)), len(words)
+        room = words.new_empty(block), words.new_empty(block)
         with torch.autocast(device, enabled=False):
             for start in range(0, len(hidden), rows_at_once):
                 some = slice(start, start + rows_at_once)
                 rows, right = hidden[some].to(dtype), wanted[some, None]
-                logits = rows @ words.T
-                chances = logits.softmax(dim=-1)
-                # ln Σ exp(z) is z - ln p of any word: here of the likeliest.
-                log_sum = logits.amax(-1).to(exact) - chances.amax(-1).to(exact).log()
+                logits = torch.mm(rows, words.T, out=room[0][: len(rows)])
+                chances = torch.softmax(logits, dim=-1, out=room[1][: len(rows)])
                 of_right = logits.gather(-1, right).squeeze(-1)
+                chance = chances.gather(-1, right).squeeze(-1)
+                log_sum = of_right.to(exact) - chance.to(exact).log()  # ln Σ exp(z)
+                lost = chance == 0  # too unlikely for a number: then by its definition
+                log_sum[lost] = logits[lost].to(exact).logsumexp(-1)
                 loss += (log_sum - (1 - smoothing) * of_right).sum()
                 if learning:
-                    less = chances.new_full(right.shape, smoothing - 1)
-                    chances.scatter_add_(-1, right, less)  # p - q, but for ε / V
+                    each = torch.arange(len(rows), device=hidden.device)
+                    chances[each, right[:, 0]] -= 1 - smoothing  # p - q, but for ε / V
                     grad_hidden[some] = (chances @ words).to(exact)
                     if dtype == exact:
                         grad_table.addmm_(chances.T, rows)
@@ -324,11 +330,11 @@ class Beams:
         return cls(words, totals, words[:, :, None][:, :, :0], places)
 
     def grow(
-        self, logits: Float[Tensor, "rows vocabulary"]
+        self, log_chances: Float[Tensor, "rows vocabulary"]
     ) -> Int[Tensor, "sources beams"]:
         """Keep the likeliest continuations; say which beginning each goes on from."""
         beams = self.words.size(1)
-        best = logits.log_softmax(-1).topk(min(beams, logits.size(-1)))
+        best = log_chances.topk(min(beams, log_chances.size(-1)))
         grown = self.totals[..., None] + best.values.view(*self.words.shape, -1)
         self.totals, found = grown.flatten(1).topk(beams)
         closed = torch.arange(beams, device=found.device) >= self.places
@@ -419,8 +425,13 @@ class Speaker:
         ):
             x = layer(x, talk, past, memory)
         talk.filled += talk.beams
-        logits = model.decoder.norm(x) @ self.output
-        return logits.index_fill_(1, self.never, -math.inf)
+        return model.decoder.norm(x) @ self.output
+
+    def rule_out(
+        self, scores: Float[Tensor, "rows vocabulary"]
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Padding and bos are never said, however the model scores them."""
+        return scores.index_fill_(1, self.never, -math.inf)
 
     def greedy_search(
         self, source_ids: Sequence[Sequence[int]], max_length: int
@@ -437,7 +448,8 @@ class Speaker:
             speakers = list(range(len(source)))
             words = source.new_full((len(source), 1), self.model.config.bos_id)
             for _ in range(max_length):
-                words = self.next_logits(words, talk).max(dim=-1, keepdim=True).indices
+                logits = self.rule_out(self.next_logits(words, talk))
+                words = logits.max(dim=-1, keepdim=True).indices
                 said = words[:, 0].tolist()
                 going = [
                     row
@@ -475,7 +487,8 @@ class Speaker:
             talk = self.hear(source, max_length, beam_size)
             beams = Beams.begin(source.new_full((len(source), beam_size), bos))
             for length in range(1, max_length + 1):
-                talk.follow(beams.grow(self.next_logits(beams.words, talk)))
+                chances = self.next_logits(beams.words, talk).log_softmax(dim=-1)
+                talk.follow(beams.grow(self.rule_out(chances)))
                 for row, total, ids in beams.close(eos):
                     worth = penalised(total, length, length_penalty)
                     if worth > best[speakers[row]][0]:
