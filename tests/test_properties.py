@@ -285,11 +285,13 @@ def sample_the_likeliest(model, batch, longest) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("search", [greedy_search, beam_search, sample_the_likeliest])
-@settings(max_examples=8)
+@settings(max_examples=12)
 @given(models(), ragged, st.integers(1, 8))
 def test_ragged_sources_together_are_answered_as_one_by_one(
     search, model, batch, longest
 ) -> None:
+    with torch.no_grad():  # or hardly an answer ends, and no row leaves the batch
+        model.output.weight[model.config.eos_id] *= 4
     alone = [search(model, [source], longest)[0] for source in batch]
     assert search(model, batch, longest) == alone
 
