@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from transformer import (
+    Decoder,
     Encoder,
+    FeedForward,
     MultiHeadAttention,
     PositionalEncoding,
+    Residual,
     TokenEmbedding,
     Transformer,
     TransformerConfig,
@@ -34,6 +37,11 @@ def model(**overrides) -> Transformer:
         (lambda: MultiHeadAttention(8, 2, dropout=1.0), r"\[0, 1\), got 1.0"),
         (lambda: MultiHeadAttention(8, 2, dropout=-0.1), r"\[0, 1\), got -0.1"),
         (lambda: MultiHeadAttention(8, 2, dropout=float("nan")), "got nan"),
+        (lambda: FeedForward(0, 8), "d_model .* got 0"),
+        (lambda: FeedForward(8, 0), "d_ff .* got 0"),
+        (lambda: Residual(0), "d_model .* got 0"),
+        (lambda: Residual(8, dropout=1.0), r"\[0, 1\), got 1.0"),
+        (lambda: Decoder(8, 2, 12, 0), "num_layers .* got 0"),
         (lambda: Encoder(8, 2, 12, 0), "num_layers .* got 0"),
         (lambda: Encoder(8, 2, -1, 1), "d_ff .* got -1"),
         (lambda: Encoder(8, 2, 12, 1, dropout=2), "got 2"),
@@ -42,6 +50,7 @@ def model(**overrides) -> Transformer:
         (lambda: sinusoids(4, 7), "d_model must be even.*got 7"),
         (lambda: sinusoids(0, 8), "length .* got 0"),
         (lambda: PositionalEncoding(8, max_length=True), "got True"),
+        (lambda: PositionalEncoding(8, dropout=1.0), r"\[0, 1\), got 1.0"),
         (lambda: causal_mask(0), "length .* got 0"),
         (lambda: model(d_model=9, num_heads=3), "d_model must be even, got 9"),
         (lambda: model(num_heads=3), "num_heads must divide d_model.*3 and 8"),

@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +60,10 @@ def test_the_table_is_no_parameter_and_is_not_saved() -> None:
     encode = PositionalEncoding(8)
     assert list(encode.parameters()) == []
     assert encode.state_dict() == {}
+
+
+def test_without_being_told_it_has_room_for_1024_positions_and_drops_nothing() -> None:
+    encode = PositionalEncoding(2).train()
+    assert encode(torch.zeros(1, 1024, 2)).equal(sinusoids(1024, 2)[None])
+    with pytest.raises(ValueError, match=r"0\.\.1023, got 0\.\.1024"):
+        encode(torch.zeros(1, 1025, 2))
