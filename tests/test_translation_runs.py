@@ -413,8 +413,12 @@ def test_a_run_ends_when_validation_no_longer_improves(lessons, tmp_path, monkey
     losses = iter([3.0, 2.0, 2.5, 2.1, 1.0])
     monkeypatch.setattr(translation, "mean_loss", lambda *_: next(losses))
     settings = dataclasses.replace(SMALL, epochs=9, patience=2)
+    moments, _ = partly(lessons, tmp_path, 18, settings, every=2)  # past two epochs
+    assert moments[-1].epoch == 3
+    best = (tmp_path / "model.safetensors").read_bytes()
     moments, said = partly(lessons, tmp_path, settings=settings)
     assert moments[-1].epoch == 4
+    assert (tmp_path / "model.safetensors").read_bytes() == best
     assert said == ["no better for 2 epochs: the run ends"]
     again, said = partly(lessons, tmp_path, settings=settings)
     assert again == []
@@ -582,7 +586,8 @@ def test_train_evaluate_plot_translate(corpus, tmp_path, capsys):
     wanted = [target for _, target in read_pairs(corpus, "tok", "test", "fr", "en")]
     said = (tmp_path / "said").read_text("utf-8").splitlines()
     assert (code, found["sentences"]) == (0, 12)
-    assert found["bleu"] == pytest.approx(score(said, wanted).bleu)
+    for measure in ("bleu", "chrf"):
+        assert found[measure] == pytest.approx(getattr(score(said, wanted), measure))
     assert "version" in found["bleu_signature"]
     code, said, _ = inside(
         capsys, "evaluate", out, *data, "--average", 2, "--beam-size", 1
@@ -757,7 +762,12 @@ def test_wrong_flags_and_files_get_one_line(
 
 TAUGHT = {
     "train": ["run.json", "metrics.jsonl", "torchrun", "same command", "MULTI30K"],
-    "evaluate": ["Choose on validation; test once", "BLEU", "--average", "--beam-size"],
+    "evaluate": [
+        "Choose on validation; test once",
+        "print BLEU and chrF",
+        "--average",
+        "--beam-size",
+    ],
     "plot": ["Draw the losses", ".svg"],
     "translate": ["--file", "standard input", "--beam-size", "--length-penalty"],
 }
