@@ -19,6 +19,7 @@ import platform
 import re
 import statistics
 import sys
+from collections import Counter
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -148,6 +149,22 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
         chrf.sentence_score(one, [wanted]).score
         for one, (_, wanted) in zip(said, pairs, strict=True)
     ]
+    counts = Counter(
+        word
+        for _, target in read_pairs(
+            data, translator.text, "train", *translator.languages
+        )
+        for word in target.split()
+    )
+    by_count = []
+    for low, high in zip((0, 1, 10, 100, 1000), (0, 9, 99, 999, 10**9), strict=True):
+        words = hits = 0
+        for one, (_, wanted) in zip(said, pairs, strict=True):
+            some = Counter(w for w in wanted.split() if low <= counts[w] <= high)
+            words += some.total()
+            hits += (some & Counter(one.split())).total()
+        name = {0: "never", 10**9: f"{low:,}+"}.get(high, f"{low}–{high}")
+        by_count.append({"name": name, "words": words, "found": hits})
     by_length = []
     for low, high in ((1, 8), (9, 11), (12, 14), (15, 18), (19, 99)):
         some = [i for i, (a, _) in enumerate(pairs) if low <= len(a.split()) <= high]
@@ -175,9 +192,12 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
     )
     pieces = translator.subwords.pieces
     return {
+        "run": folder.resolve().name,
+        "epochs": curve(folder)[-1]["epoch"],
         "quartiles": statistics.quantiles(marks, n=4),
         "exact": sum(a == b for a, (_, b) in zip(said, pairs, strict=True)),
         "sentences": len(pairs),
+        "by_count": by_count,
         "by_length": by_length,
         "shown": shown,
         "attention": {
