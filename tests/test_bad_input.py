@@ -49,6 +49,7 @@ def model(**overrides) -> Transformer:
         (lambda: TokenEmbedding(8, 2.5), "d_model .* got 2.5"),
         (lambda: sinusoids(4, 7), "d_model must be even.*got 7"),
         (lambda: sinusoids(0, 8), "length .* got 0"),
+        (lambda: sinusoids(4, 0), "d_model .* got 0"),
         (lambda: PositionalEncoding(8, max_length=True), "got True"),
         (lambda: PositionalEncoding(8, dropout=1.0), r"\[0, 1\), got 1.0"),
         (lambda: causal_mask(0), "length .* got 0"),
@@ -77,6 +78,7 @@ GOOD = torch.tensor([[3, 4]])
     ("ids", "message"),
     [
         (torch.tensor([[3, 13]]), "0..12, got 13"),
+        (torch.tensor([[0, 13]]), "0..12, got 13"),
         (torch.tensor([[-1, 3]]), "0..12, got -1"),
         (torch.tensor([[3.0, 4.0]]), "int64 or int32, got torch.float32"),
         (torch.tensor([[True, False]]), "int64 or int32, got torch.bool"),

@@ -4,7 +4,14 @@ from hypothesis import strategies as st
 from strategies import seeds
 from torch import nn
 
-from transformer import Encoder, EncoderLayer, FeedForward, Residual
+from transformer import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+)
 
 
 def double(*shape: int) -> torch.Tensor:
@@ -64,3 +71,12 @@ def test_layers_own_their_parameters() -> None:
     with torch.no_grad():
         encoder.layers[0].feed_forward.expand.weight.zero_()
     assert encoder.layers[1].feed_forward.expand.weight.abs().sum() > 0
+
+
+def test_unless_told_otherwise_the_norm_comes_last_as_in_the_paper() -> None:
+    x = 5 + 3 * torch.randn(2, 4, 8)
+    given = {Encoder: (x,), EncoderLayer: (x,), Decoder: (x, x), DecoderLayer: (x, x)}
+    for kind, inputs in given.items():
+        sizes = (8, 2, 12, 2) if kind in (Encoder, Decoder) else (8, 2, 12)
+        out = kind(*sizes)(*inputs)
+        torch.testing.assert_close(out, nn.functional.layer_norm(out, (8,)))

@@ -24,6 +24,16 @@ def test_every_entry_is_the_papers_formula(length, d_model) -> None:
             )
 
 
+def test_far_positions_are_as_exact_as_near_ones() -> None:
+    table = sinusoids(20_000, 6)
+    for position in (9_999, 19_999):
+        for pair in range(3):
+            angle = position / 10_000 ** (2 * pair / 6)
+            sine, cosine = table[position, 2 * pair : 2 * pair + 2].tolist()
+            assert math.isclose(sine, math.sin(angle), abs_tol=1e-6)
+            assert math.isclose(cosine, math.cos(angle), abs_tol=1e-6)
+
+
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 20), widths)
 def test_similarity_depends_on_distance_alone(p, q, shift, d_model) -> None:
     table = sinusoids(128, d_model)
