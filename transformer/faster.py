@@ -212,12 +212,14 @@ class Talk:
 
     Stores hold the positions one after the other, each with a cell for every beginning.
     `seen` is 0 where a beginning may look and -∞ elsewhere; a single one sees all.
+    Logits are written on one of the `sheets`, what is made of them on the other.
     """
 
     memory: list[KeysValues]
     source_mask: Bool[Tensor, "sources 1 1 length"] | None
     past: list[KeysValues]
     seen: Float[Tensor, "sources 1 beams cells"] | None
+    sheets: Float[Tensor, "2 rows vocabulary"]
     beams: int
     filled: int = 0
 
@@ -409,12 +411,16 @@ class Speaker:
         if beams > 1:  # at each position, its own cell: later ones come by descent
             own = torch.eye(beams, dtype=encoded.dtype, device=encoded.device).log()
             seen = own.repeat(len(source), 1, 1, room)
-        return Talk(memory, None if real.all() else real, past, seen, beams)
+        sheets = encoded.new_empty(2, len(source) * beams, self.output.size(1))
+        return Talk(memory, None if real.all() else real, past, seen, sheets, beams)
 
     def next_logits(
         self, words: Int[Tensor, "sources beams"], talk: Talk
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Give each beginning its newest word, and hear how it might go on."""
+        """Give each beginning its newest word, and hear how it might go on.
+
+        The answer stands on a sheet that the next call writes over.
+        """
         model = self.model
         place = talk.filled // talk.beams
         rows = F.embedding(words.flatten(), model.target_embedding.table.weight)
@@ -425,7 +431,9 @@ class Speaker:
         ):
             x = layer(x, talk, past, memory)
         talk.filled += talk.beams
-        return model.decoder.norm(x) @ self.output
+        return torch.mm(
+            model.decoder.norm(x), self.output, out=talk.sheets[0, : len(x)]
+        )
 
     def rule_out(
         self, scores: Float[Tensor, "rows vocabulary"]
@@ -487,7 +495,9 @@ class Speaker:
             talk = self.hear(source, max_length, beam_size)
             beams = Beams.begin(source.new_full((len(source), beam_size), bos))
             for length in range(1, max_length + 1):
-                chances = self.next_logits(beams.words, talk).log_softmax(dim=-1)
+                logits = self.next_logits(beams.words, talk)
+                sheet = talk.sheets[1, : len(logits)]
+                chances = torch.log_softmax(logits, dim=-1, out=sheet)
                 talk.follow(beams.grow(self.rule_out(chances)))
                 for row, total, ids in beams.close(eos):
                     worth = penalised(total, length, length_penalty)
