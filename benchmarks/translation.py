@@ -2,6 +2,7 @@
 
     python benchmarks/translation.py RUN... --data FOLDER          # validation only
     python benchmarks/translation.py RUN --data FOLDER --test      # and test, once
+    python benchmarks/translation.py --data FOLDER --cost          # an epoch's time
 
 RUN is the folder of a run, finished or not. Its name without the seed at the end says
 what kind of run it is: runs/en-de-tiny-1 is a run of "en-de-tiny". Everything is chosen
@@ -12,13 +13,16 @@ draws.
 """
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
 import platform
+import random
 import re
 import statistics
 import sys
+import time
 from collections import Counter
 from importlib.metadata import version
 from itertools import groupby
@@ -30,11 +34,15 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from transformer.data import BOS  # noqa: E402
+from transformer.data import BOS, batches_by_tokens  # noqa: E402
 from transformer.maps import attention_maps  # noqa: E402
 from transformer.translation import (  # noqa: E402
+    PRESETS,
+    Crew,
     SentencePair,
     SubwordTranslator,
+    Trainee,
+    prepare,
     read_metrics,
     read_pairs,
     score,
@@ -211,15 +219,42 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
     }
 
 
+def cost(data: str, preset: str, bf16: bool, steps: int = 40) -> dict[str, Any]:
+    """What an epoch takes on one thread: wants a machine that does nothing else."""
+    settings = dataclasses.replace(PRESETS[preset], bf16=bf16)
+    lessons = prepare(data, settings)
+    trainee = Trainee(settings, lessons.subwords.size, Crew())
+    lengths = [max(len(a), len(b) + 1) for a, b in lessons.train]
+    plan = batches_by_tokens(lengths, settings.step_tokens, random.Random(0))
+    tokens, began = 0, 0.0
+    for number, indices in enumerate(plan[: steps + 5], start=1):
+        if number == 6:  # warm by now
+            tokens, began = 0, time.perf_counter()
+        batch = [lessons.train[index] for index in indices]
+        trainee.step(batch, number, settings.rate(number, 1000))
+        tokens += sum(len(target) + 1 for _, target in batch)
+    speed = tokens / (time.perf_counter() - began)
+    targets = sum(len(target) + 1 for _, target in lessons.train)
+    return {
+        "targets_a_second": round(speed, 1),
+        "seconds_an_epoch": round(targets / speed, 1),
+        "steps": steps,
+        "date": today(),
+        "processor": processor(),
+        "torch": version("torch"),
+    }
+
+
 def main() -> None:
     """Measure the runs, and write what was measured."""
     ask = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ask.add_argument("runs", nargs="+", metavar="RUN")
+    ask.add_argument("runs", nargs="*", metavar="RUN")
     ask.add_argument("--data", default=os.environ.get("MULTI30K"))
     ask.add_argument("--test", action="store_true")
     ask.add_argument("--mistakes", action="store_true", help="look at the first run")
+    ask.add_argument("--cost", action="store_true", help="time steps of two presets")
     options = ask.parse_args()
     torch.set_num_threads(1)
     stored = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
@@ -250,6 +285,12 @@ def main() -> None:
         if options.test or there.is_file():
             found["test"] = tested(folder, options.data, points[-1]["epoch"], ways)
         runs.setdefault(matched[1], {})[matched[2]] = found
+    for preset in ("tiny", "small") if options.cost else ():
+        for bf16 in (False, True):
+            name = f"{preset} {'bf16' if bf16 else 'float32'}"
+            found = cost(options.data, preset, bf16)
+            stored.setdefault("cost", {})[name] = found
+            print(f"{name}: {found['targets_a_second']:,.0f} targets a second")
     if options.mistakes:
         stored["mistakes"] = mistakes(Path(options.runs[0]), options.data)
     text = json.dumps(stored, indent=1, ensure_ascii=False)
