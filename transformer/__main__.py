@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from transformer.decoding import Translator
@@ -178,7 +178,7 @@ SETTING_HELP = {
 }
 
 
-def add_train(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+def add_train(commands: Any) -> None:
     """The command that trains a translator."""
     train = commands.add_parser(
         "train",
@@ -251,7 +251,7 @@ def add_train(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
     train.set_defaults(run=run_train)
 
 
-def add_evaluate(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+def add_evaluate(commands: Any) -> None:
     """The command that measures a translator."""
     evaluate = commands.add_parser(
         "evaluate",
