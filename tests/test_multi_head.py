@@ -112,6 +112,14 @@ def test_one_product_makes_what_its_maps_make(bias):
     torch.testing.assert_close(together(x, *maps), tuple(one(x) for one in maps))
 
 
+def test_values_of_their_own_are_heard_where_queries_are_the_keys() -> None:
+    attention = MultiHeadAttention(8, 2).double()
+    x, values = double(2, 5, 8), double(2, 5, 8)
+    found = attention(x, x, values)
+    torch.testing.assert_close(found, separate_heads(attention, x, x, values))
+    torch.testing.assert_close(attention(x, x.clone(), values), found)
+
+
 def test_the_layer_stays_short_enough_to_read():
     tree = ast.parse(textwrap.dedent(inspect.getsource(MultiHeadAttention)))
     parts = ast.FunctionDef | ast.ClassDef
