@@ -331,8 +331,8 @@ class Tests:
         Those of the line, the module's own first; then the rest of the module's own: a
         line may run once for many tests, at import, in a fixture or behind a cache,
         and then it has no test to show. Quick tests come before slow ones, and within
-        that each file's together, for its fixtures; what killed in this function before
-        comes first of all. When they have taken `enough` seconds, that is all.
+        that each file's together, for its fixtures; what killed in this function,
+        or often anywhere, comes first. After `enough` seconds that is all.
         """
         names = SETTINGS["files"].get(mutant.module, [f"test_{mutant.module}.py"])
         files = tuple(f"tests/{name}::" for name in names)
@@ -348,8 +348,9 @@ class Tests:
             slow = sum(seconds > limit for limit in (0.1, 1, 5))
             return test not in line, slow, test not in own, test.split("::")[0], seconds
 
-        known = self.killers[mutant.function]
-        order = [test for test, _ in known.most_common(3) if test in self.seconds]
+        known = [test for test, _ in self.killers[mutant.function].most_common(3)]
+        often = [test for test, _ in self.killers[""].most_common(30) if test in line]
+        order = list(dict.fromkeys(t for t in known + often[:8] if t in self.seconds))
         order += sorted((line | own) - set(order), key=place)
         left = float(SETTINGS["enough"])
         chosen = []
@@ -748,7 +749,8 @@ class Bench:
             if not self.vouch(fate.by, order):
                 return self.try_(mutant)
             if fate.by in self.tests.seconds:
-                self.tests.killers[mutant.function][fate.by] += 1
+                for place in (mutant.function, ""):
+                    self.tests.killers[place][fate.by] += 1
         return fate
 
     def vouch(self, killer: str, order: Sequence[str]) -> bool:
@@ -880,6 +882,8 @@ def run_all(chosen: Sequence[str], again: bool, part: int, parts: int) -> int:
     """Every mutant that is not in the diary yet; the work of one process."""
     load_the_heavy()
     tests, diary, now = Tests(KEPT), Diary("tests"), tests_digest()
+    for fate in diary.fates.values():
+        tests.killers[""][fate["by"]] += fate["verdict"] == "killed"
     order = []
     for module in chosen:
         found = [m for m in mutants_of(module) if again or not reason(m)]
@@ -1006,15 +1010,17 @@ def play(cells: Sequence[Cell], first: int, space: dict[str, Any], say: int) -> 
     return 0
 
 
-def play_chapter(module: str, budget: float) -> Iterator[tuple[Mutant, Fate]]:
-    """Each mutant of a module in its chapter, from its cell to the end of the page."""
+def play_chapter(
+    module: str, mutants: Sequence[Mutant], budget: float
+) -> Iterator[tuple[Mutant, Fate]]:
+    """Mutants of a module in its chapter, from their cell to the end of the page."""
     chapter = chapter_of(module)
     if chapter is None:
         return
     source = modules()[module].read_text(encoding="utf-8")
     cells = cells_of(chapter)
     inside: dict[int, list[tuple[Mutant, str]]] = defaultdict(list)
-    for mutant in mutants_of(module):
+    for mutant in mutants:
         for number, cell in enumerate(cells):
             at = source.find(cell.source) if "export" in cell.tags else -1
             if at >= 0 and at <= mutant.start and mutant.end <= at + len(cell.source):
@@ -1034,20 +1040,29 @@ def play_chapter(module: str, budget: float) -> Iterator[tuple[Mutant, Fate]]:
                 return play(played, at, space, say)
 
             yield mutant, in_a_child(work, budget)
-        exec(compile(cell.source, f"cell {number}", "exec"), space)
+        with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
+            exec(compile(cell.source, f"cell {number}", "exec"), space)
 
 
-def run_claims(chosen: Sequence[str]) -> int:
-    """Every mutant against the claims of its own chapter."""
+def run_claims(chosen: Sequence[str], most: int | None) -> int:
+    """Mutants against the claims of their own chapter: all, or `most` of a module."""
     load_the_heavy()
     os.chdir(tempfile.mkdtemp(prefix="claims-"))
     sys.path.insert(0, str(ROOT))
     prepare_the_stage()
     diary = Diary("claims")
     for module in chosen:
-        for mutant, fate in play_chapter(module, SETTINGS["patience_with_a_chapter"]):
-            diary.add(mutant, "", fate)
-        say(f"{module}: the claims have seen its mutants")
+        found = [m for m in mutants_of(module) if not reason(m)]
+        random.Random(0).shuffle(found)
+        todo = [m for m in found[:most] if not diary.of(m)]
+        verdicts: Counter[str] = Counter()
+        for mutant, fate in play_chapter(
+            module, todo, SETTINGS["patience_with_a_chapter"]
+        ):
+            if fate.verdict != "stuck":
+                diary.add(mutant, "", fate)
+                verdicts["claims" if fate.by[:5] == "claim" else fate.verdict] += 1
+        say(f"{module}: {verdicts.total()} tried, {dict(verdicts)}")
     return 0
 
 
@@ -1172,6 +1187,7 @@ def main() -> int:
     ask.add_argument("modules", nargs="*", help="all of them, unless named")
     ask.add_argument("--sample", type=float, metavar="SECONDS")
     ask.add_argument("--jobs", type=int, default=1, metavar="N", help="side by side")
+    ask.add_argument("--most", type=int, metavar="N", help="claims: so many a module")
     ask.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     ask.add_argument("--again", action="store_true", help="the equivalent ones too")
     options = ask.parse_intermixed_args()
@@ -1179,7 +1195,7 @@ def main() -> int:
     if options.command == "report":
         return report(chosen)
     if options.command == "claims":
-        return run_claims(chosen)
+        return run_claims(chosen, options.most)
     if options.command == "run":
         if options.sample:
             return run_sample(options.sample)
