@@ -20,13 +20,14 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
 # The site's tests need the site; the exercises are checked as a reader meets them.
 APART := --ignore tests/test_site.py --ignore tests/exercises
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
-# Which test runs which branch: what `mutants` goes by.
+# Which test runs which branch: all of them, or it fails; `mutants` goes by it, too.
 COVER := --cov --cov-branch --cov-context=test --cov-report= -o junit_family=xunit1
+SECONDS_OF_MUTANTS ?= 45
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 .DEFAULT_GOAL := help
-.PHONY: help book site test lint units coverage mutants chapters browser lab sync weights bench clean
+.PHONY: help book site test lint units mutants sample chapters browser lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -38,6 +39,7 @@ book: sync  ## run the chapters that changed (FRESH=1: all), render the book, sa
 test: $(INSTALLED)  ## install what is missing and check everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory units
+	@$(MAKE) --no-print-directory sample
 	@$(MAKE) --no-print-directory chapters
 	@$(MAKE) --no-print-directory site
 	@$(MAKE) --no-print-directory browser
@@ -49,23 +51,26 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 	$(PY) tools/tangle.py --check
 	$(PY) tools/notebooks.py check
 
-units: $(INSTALLED)  ## the package's tests: first with every shape checked, then without
-	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES)
-	$(PYTEST) tests $(APART) -m plain
-	$(PYTEST) tests/exercises -n 2
-
-coverage: $(INSTALLED)  ## the same, and every branch of the package that they do not reach
+units: $(INSTALLED)  ## the package's tests, every shape checked, every branch reached
 	@rm -f .coverage .mutants/units-*.xml
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES) $(COVER) --junitxml=.mutants/units-shapes.xml
 	$(PYTEST) tests $(APART) -m plain $(COVER) --cov-append --junitxml=.mutants/units-plain.xml
+	$(PYTEST) tests/exercises -n 2
+ifneq ($(OS),Windows_NT)  # where some tests cannot run
 	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
+endif
 
 ifneq ($(OS),Windows_NT)
 mutants: $(INSTALLED)  ## break the package in every small way (hours; goes on where it was stopped)
-	@test -f .coverage || $(MAKE) --no-print-directory coverage
+	@test -f .coverage || $(MAKE) --no-print-directory units
 	OMP_NUM_THREADS=1 $(PY) tools/mutants.py run --jobs 2
 	OMP_NUM_THREADS=1 $(PY) tools/mutants.py claims
 	$(PY) tools/mutants.py report
+
+sample: $(INSTALLED)  ## some of those, drawn by the commit, for a minute; after `units`
+	OMP_NUM_THREADS=1 $(PY) tools/mutants.py run --sample $(SECONDS_OF_MUTANTS)
+else
+sample:
 endif
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored

@@ -277,6 +277,13 @@ def test_bytes_that_are_no_text_take_one_line(capsys, monkeypatch):
     assert inside(capsys, "translate") == (2, "", message)
 
 
+def test_a_file_that_is_no_text_is_named(capsys, tmp_path):
+    (tmp_path / "lines").write_bytes(b"Il a deux chats\n\xff\xfe\n")
+    code, output, errors = inside(capsys, "translate", "--file", f"{tmp_path}/lines")
+    assert (code, output) == (2, "")
+    assert errors == f"python -m transformer: {tmp_path}/lines is not UTF-8 text\n"
+
+
 def test_no_standard_input_takes_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     code, output, errors = inside(capsys, "translate")
@@ -316,7 +323,7 @@ def test_training_says_how_it_goes(capsys, tmp_path, monkeypatch, screen):
     errors = screen()
     monkeypatch.setattr(sys, "stderr", errors)
     monkeypatch.setattr("transformer.training.exact_match", lambda *_: 0.25)
-    command = "train-phrasebook", "--out", str(out), "--sentences", "400", "--seed", "3"
+    command = "train-phrasebook", "--out", str(out), "--sentences", "800", "--seed", "3"
     assert main(list(command)) == 0
     output = capsys.readouterr().out
     size = out.stat().st_size / 1e6
@@ -325,7 +332,7 @@ def test_training_says_how_it_goes(capsys, tmp_path, monkeypatch, screen):
         f"wrote {out} ({size:.1f} MB)\n"
     )
     first, *told = re.split(r"[\r\n]+", errors.getvalue().rstrip("\n"))
-    assert first == "making 400 sentences …"
+    assert first == "making 800 sentences …"
     steps = [int(line.split()[1]) for line in told]
     total = int(told[0].split()[3])
     assert told[0].startswith("step 1 of" if screen is Typed else "step ")
@@ -334,7 +341,7 @@ def test_training_says_how_it_goes(capsys, tmp_path, monkeypatch, screen):
         assert all(len(line) == 75 for line in told)
         assert errors.getvalue().endswith("\n")
     else:
-        assert len(steps) == len(set(steps)) <= 10
+        assert len(steps) == len(set(steps)) <= 10 < total
         assert steps[-1] == total
         assert "\r" not in errors.getvalue()
 

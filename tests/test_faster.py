@@ -190,6 +190,13 @@ def test_what_cannot_be_is_refused(change, message):
         chunked_loss(**{"hidden": hidden, "table": table, "wanted": wanted} | change)
 
 
+@pytest.mark.plain
+def test_a_sum_needs_a_row_for_each_target():
+    hidden, table, wanted = lesson()
+    with pytest.raises(ValueError, match=r"row of hidden, got \(5, 4\) and \(4,\)"):
+        summed_loss(hidden[0], table, wanted[0, :4])
+
+
 @given(models(), token_ids(padded=True), token_ids(padded=True))
 def test_a_lesson_costs_and_teaches_the_same(model, source, given_ids):
     rows = min(len(source), len(given_ids))
