@@ -377,7 +377,7 @@ def test_a_transformer_equals_torchs_through_its_state_dict(
 # One thing has to be kept out. The gradient of a ReLU jumps at zero: a unit that
 # rounding carries over the kink moves whole gradients, by chance, in either model. So
 # every unit is far from it, half of them on each side.
-DRAWS = 24
+DRAWS = 40
 HEADS, WIDTH, INNER = 4, 16, 24
 
 
