@@ -242,26 +242,50 @@ def test_a_beam_wide_enough_for_all_finds_the_best_of_all(length_penalty):
     assert found == best
 
 
+def says_in_turn(model, *turns):
+    """Make a model say these probabilities, whatever it is given."""
+    left = iter(turns)
+
+    def say(x):
+        return torch.tensor(next(left)).log().expand(*x.shape[:2], 9).clone()
+
+    model.output.forward = say
+    return model
+
+
 @pytest.mark.parametrize(
     ("second", "best"),
     [(-1.18, []), (-1.155, [3])],  # -1/6 against -1.18/7 and -1.155/7
 )
 def test_the_length_that_is_weighed_counts_the_end_and_not_the_beginning(second, best):
-    model = random_model()
     end = math.exp(-1)  # said at once, or after a 3 with `second` in all
     then = math.exp(second) / (1 - end)
-    turns = iter(
-        [
-            [0, 0, end, 1 - end, 0, 0, 0, 0, 0],
-            [0, 0, then, 0, *([(1 - then) / 5] * 5)],
-        ]
+    model = says_in_turn(
+        random_model(),
+        [0, 0, end, 1 - end, 0, 0, 0, 0, 0],
+        [0, 0, then, 0, *([(1 - then) / 5] * 5)],
+    )
+    assert beam_search(model, [[4]], 5, beam_size=2, length_penalty=1.0) == [best]
+
+
+def test_unless_told_otherwise_length_is_worth_what_it_was_to_its_inventors():
+    """With 0.6 the shorter answer is the better one; with more it would not be."""
+    end = math.exp(-1)
+    then = math.exp(-1.15) / (1 - end)
+    turns = (
+        [0, 0, 0, 1, 0, 0, 0, 0, 0],
+        [0, 0, end, 0, 1 - end, 0, 0, 0, 0],
+        [0, 0, then, 0, *([(1 - then) / 5] * 5)],
     )
 
-    def say(x):
-        return torch.tensor(next(turns)).log().expand(*x.shape[:2], 9).clone()
+    def translator():
+        model = says_in_turn(random_model(), *turns)
+        return Translator(model, Vocabulary("abcdefgh"), Vocabulary("ijklmn"))
 
-    model.output.forward = say
-    assert beam_search(model, [[4]], 5, beam_size=2, length_penalty=1.0) == [best]
+    assert beam_search(translator().model, [[4]], 5, 2) == [[3]]
+    assert beam_search(translator().model, [[4]], 5, 2, 1.6) == [[3, 4]]
+    assert translator().translate("a", 2) == "I"
+    assert translator().translate("a", 2, 1.6) == "I j"
 
 
 def test_a_cache_lives_where_its_model_does():
@@ -273,6 +297,7 @@ def test_a_cache_lives_where_its_model_does():
         assert cache.owner.device == source.device
         for stored in (*cache.memory[0], *cache.past[0], cache.source_mask):
             assert stored.device == source.device
+    assert [past.values.shape for past in cache.past] == [(2, 2, 4, 8)] * 2
 
 
 @pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
@@ -488,6 +513,22 @@ def test_the_shipped_weights_are_small():
 def test_sentences_that_cannot_be_read(translator, sentence, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(sentence)
+
+
+def test_a_sentence_may_have_as_many_words_as_the_model_has_positions(translator):
+    assert translator.read("Jane " * 32) == translator.read("Jane") * 32
+
+
+def test_a_file_shows_its_words_as_they_are_written(translator, tmp_path):
+    translator.save(tmp_path / "mine")
+    with safe_open(tmp_path / "mine", framework="pt") as file:
+        notes = file.metadata()
+    assert "sœur" in json.loads(notes["source_words"])
+    assert '"sœur"' in notes["source_words"]
+    english = Vocabulary([f"é{number}" for number in range(translator.target.size - 3)])
+    Translator(translator.model, translator.source, english).save(tmp_path / "other")
+    with safe_open(tmp_path / "other", framework="pt") as file:
+        assert '"é7"' in file.metadata()["target_words"]
 
 
 def test_save_and_load(translator, tmp_path):
