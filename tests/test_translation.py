@@ -210,12 +210,20 @@ def test_a_file_that_the_server_does_not_have(tmp_path, repository):
         fetch_multi30k(tmp_path, "tok", ("en",), address=address)
 
 
+def elsewhere(monkeypatch, address):
+    """What is asked of Multi30k's repository is asked of another address."""
+    own = translation.download
+    monkeypatch.setattr(
+        translation,
+        "download",
+        lambda url, say: own(url.replace(translation.MULTI30K, address), say),
+    )
+
+
 def test_without_network_one_line_says_what_to_fetch(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MULTI30K", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        fetch_multi30k, "__defaults__", (lambda *_: None, "http://127.0.0.1:9")
-    )
+    elsewhere(monkeypatch, "http://127.0.0.1:9")
     assert main(["train", "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -232,7 +240,7 @@ def test_the_commands_fetch_with_progress_into_the_cache(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(translation, "prepare", lambda *_: sys.exit(7))
     with served(repository, length=length) as (address, asked):
-        monkeypatch.setattr(fetch_multi30k, "__defaults__", (lambda *_: None, address))
+        elsewhere(monkeypatch, address)
         with pytest.raises(SystemExit, match="7"):
             main(["train", "--device", "cpu", "--out", str(tmp_path / "run")])
     assert len(asked) == 6

@@ -220,11 +220,13 @@ def test_the_command_killed_and_given_again(corpus, tmp_path, capsys):
     flags += ["--step-tokens", "200", "--patience", "99999", "--epochs"]
     command = [*RUN, *map(str, flags), "99999", "--out", str(tmp_path / "killed")]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=-3) as process:
-        while len(lines := read_metrics(tmp_path / "killed")) < 15:
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.kill()
-    epochs = int(lines[-1]["epoch"]) + 3
+        try:
+            while len(read_metrics(tmp_path / "killed")) < 15:
+                assert process.poll() is None
+                time.sleep(0.05)
+        finally:
+            process.kill()
+    epochs = read_metrics(tmp_path / "killed")[-1]["epoch"] + 3
     for out in ("killed", "alone"):
         code, said, _ = inside(capsys, *flags, epochs, "--out", tmp_path / out)
         assert (code, said) == (0, "")
@@ -644,7 +646,10 @@ def test_a_log_gets_a_line_a_minute(corpus, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (7260, "2 h 01 min")],
+    [
+        *((0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min")),
+        *((3599.0, "59 min"), (7260.0, "2 h 01 min")),
+    ],
 )
 def test_a_time_as_people_say_it(seconds, said):
     assert commands.span(seconds) == said

@@ -496,7 +496,7 @@ def run_train(options: argparse.Namespace) -> None:
     speak = say if crew.rank == 0 else (lambda message, end="": None)
     if crew.rank == 0:
         folder = corpus_folder(options.data, options.text, languages)
-    crew.total(0)  # the others wait until the sentences are there
+    crew.total(0.0)  # the others wait until the sentences are there
     if crew.rank:
         folder = corpus_folder(options.data, options.text, languages)
     lessons = prepare(folder, settings, *languages, options.text)

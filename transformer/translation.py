@@ -959,7 +959,7 @@ def read_note(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, float]]:
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """What a run wrote, a step each; a line that was cut off is left out."""
     path = Path(folder) / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
@@ -1009,7 +1009,7 @@ def train_translator(
         }
         kept = RunFolder(Path(folder), settings, about)
         done = kept.resume(trainee, say)
-        if crew.total(done) != done * crew.size:
+        if crew.total(float(done)) != done * crew.size:
             raise ValueError(f"not all processes find the same run in {folder}")
         if crew.rank == 0:
             before = kept.forget(done)
