@@ -31,6 +31,7 @@ from transformer.decoding import (
     grow,
     nucleus,
     penalised,
+    ready,
     sample,
 )
 from transformer.masks import padding_mask
@@ -513,6 +514,29 @@ def test_the_shipped_weights_are_small():
 def test_sentences_that_cannot_be_read(translator, sentence, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(sentence)
+
+
+def test_unless_told_otherwise_four_beginnings_are_in_play():
+    model = certain(random_model(), [0, 0, 0, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1])
+    runs = positions_seen(model.decoder.layers[0].feed_forward)
+    beam_search(model, [[3, 4]], 3)
+    assert runs == [(1, 1), (4, 1), (4, 1)]
+
+
+def test_unless_told_otherwise_probabilities_are_drawn_as_they_are():
+    model = certain(random_model(), CHANCES)
+    answers = [
+        sample(model, [[3]] * 500, 1, *options, generator=torch.Generator())
+        for options in ((), (1.0, 1.0), (2.0, 1.0), (1.0, 0.9))
+    ]
+    assert answers[0] == answers[1]
+    assert answers[0] not in answers[2:]
+
+
+def test_sources_are_padded_as_the_model_was_and_go_where_it_is():
+    model = random_model(pad_id=2, eos_id=0)
+    assert ready(model, [[3, 4], [5]], 5).tolist() == [[3, 4], [5, 2]]
+    assert ready(model.to("meta"), [[3, 4]], 5).device.type == "meta"
 
 
 def test_a_sentence_may_have_as_many_words_as_the_model_has_positions(translator):
