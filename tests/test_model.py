@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 
@@ -24,6 +25,21 @@ def test_parameters_of_the_paper(size, expected) -> None:
     with torch.device("meta"):
         model = Transformer(size(37_000, 37_000, tie_embeddings=True))
     assert sum(p.numel() for p in model.parameters()) == expected
+
+
+def test_the_sizes_of_table_3_and_of_tiny() -> None:
+    """In order: d_model, heads, layers of each stack, d_ff, dropout, norm_first."""
+    rest = (False, 0, 1, 2, 1024)  # not tied; pad, bos and eos; positions
+
+    def choices(config: TransformerConfig) -> tuple[object, ...]:
+        return tuple(getattr(config, one.name) for one in dataclasses.fields(config))
+
+    base = (512, 8, 6, 6, 2048, 0.1, False)
+    assert choices(TransformerConfig(9, 11)) == (9, 11, *base, *rest)
+    big = (1024, 16, 6, 6, 4096, 0.3, False)
+    assert choices(TransformerConfig.big(9, 11)) == (9, 11, *big, *rest)
+    tiny = (128, 4, 4, 4, 256, 0.3, False)
+    assert choices(TransformerConfig.tiny(9, 11)) == (9, 11, *tiny, *rest)
 
 
 def test_tying_shares_one_table() -> None:

@@ -162,6 +162,17 @@ def test_recipe_refuses(choice, message):
         Recipe(**choice)
 
 
+def test_unless_told_otherwise_it_trains_as_the_shipped_weights_were():
+    assert Recipe() == Recipe(2, 1024, 300, 0.5, 0.1, 1.0)
+    logits, targets = torch.randn(2, 3, 9), torch.tensor([[3, 4, 2], [5, 2, PAD]])
+    told = label_smoothed_loss(logits, targets, smoothing=0.1, pad_id=PAD)
+    assert label_smoothed_loss(logits, targets) == told
+    assert warmup_rate(7, 512) == warmup_rate(7, 512, 4000)
+    shipped, seeded = phrasebook_model(), phrasebook_model(seed=0)
+    assert torch.equal(weights(shipped), weights(seeded))
+    assert phrasebook_examples(9) == phrasebook_examples(9, seed=0, held_out=False)
+
+
 def test_a_plan_visits_every_example_in_every_epoch():
     plan = plan_batches(COPIES, max_tokens=9, epochs=3, seed=0)
     assert sorted(i for batch in plan for i in batch) == sorted(3 * [*range(25)])
