@@ -88,6 +88,10 @@ def _themed(svg: str, alt: str) -> str:
         svg = re.sub(colour, f"var(--fig-{number}, {colour})", svg, flags=re.IGNORECASE)
     svg = svg.replace("#000000", "currentColor")
 
+    # An older matplotlib puts size and family into one word.
+    svg = re.sub(
+        r"font: ([\d.]+px) [^;\"]+", r"font-size: \1; font-family: inherit", svg
+    )
     svg = re.sub(r"font-family: [^;\"]+", "font-family: inherit", svg)
     svg = re.sub(r"<text\b", '<text fill="currentColor"', svg)
     width = re.search(r'width="([\d.]+)pt"', svg)

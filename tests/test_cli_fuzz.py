@@ -159,6 +159,7 @@ def test_standard_input_is_answered_or_refused_in_one_line(stdin):
         (["translate"], b"Jane " * 100_000),
         (["translate", "שלום Jane 🙂"], b""),
     ],
+    ids=["escape", "no text", "nothing", "long", "other scripts"],
 )
 def test_real_processes_end_in_one_line(arguments, stdin):
     done = subprocess.run(
