@@ -27,9 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer.data import Example, batches_by_tokens, make_batch
-from transformer.decoding import beam_search
 from transformer.embedding import require_positive
-from transformer.faster import half_precision, summed_loss
+from transformer.faster import Speaker, half_precision, summed_loss
 from transformer.masks import padding_mask
 from transformer.model import (
     Transformer,
@@ -803,6 +802,7 @@ class SubwordTranslator:
         longest = self.model.config.max_length
         sources = [self.subwords.encode(sentence) for sentence in sentences]
         answers = [""] * len(sources)
+        speaker = Speaker(self.model)
         order = sorted(
             filter(lambda i: sources[i], range(len(sources))),
             key=lambda i: len(sources[i]),
@@ -813,8 +813,8 @@ class SubwordTranslator:
             if len(sources[now[-1]]) > longest:
                 words = f"{len(sources[now[-1]])} subwords, at most {longest} fit"
                 raise ValueError(f"sentence {now[-1] + 1} is too long: {words}")
-            said = beam_search(
-                self.model, [sources[i] for i in now], room, beam_size, length_penalty
+            said = speaker.beam_search(
+                [sources[i] for i in now], room, beam_size, length_penalty
             )
             for index, ids in zip(now, said, strict=True):
                 most = 2 * len(sources[index]) + 10  # whoever shares the batch
