@@ -55,6 +55,7 @@ def model(**overrides) -> Transformer:
         (lambda: causal_mask(0), "length .* got 0"),
         (lambda: model(d_model=9, num_heads=3), "d_model must be even, got 9"),
         (lambda: model(num_heads=3), "num_heads must divide d_model.*3 and 8"),
+        (lambda: model(num_encoder_layers=0), "num_encoder_layers .* got 0"),
         (lambda: model(num_decoder_layers=0), "num_decoder_layers .* got 0"),
         (lambda: model(dropout=1), r"\[0, 1\), got 1"),
         (lambda: model(max_length=0), "max_length .* got 0"),

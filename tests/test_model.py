@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def test_a_source_of_padding_alone_poisons_nothing() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_saved_model_comes_back_whole(tmp_path, tied) -> None:
     model = Transformer(small(tie_embeddings=tied)).eval()
-    path = tmp_path / "new" / "model.safetensors"
+    path = tmp_path / "quite" / "new" / "model.safetensors"
     model.save(path)
     again = Transformer.load(path).eval()
     assert again.config == model.config
@@ -101,6 +102,17 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
         Transformer(small()).save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_what_went_wrong_is_told_when_nothing_was_written(
+    tmp_path, monkeypatch
+) -> None:
+    def full(*_, **__) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        Transformer(small()).save(tmp_path / "model.safetensors")
 
 
 def test_a_missing_checkpoint(tmp_path) -> None:
@@ -150,6 +162,15 @@ def drop(tensors) -> None:
                 config=json.dumps(json.loads(m["config"]) | {"d_ff": 99})
             ),
             "should be",
+        ),
+        (
+            lambda m, t: m.update(
+                config=json.dumps(
+                    json.loads(m["config"])
+                    | {"num_encoder_layers": 50, "num_decoder_layers": 50}
+                )
+            ),
+            "no model has: more layers than the",
         ),
         (lambda m, t: drop(t), "missing or unexpected output.weight"),
         (
