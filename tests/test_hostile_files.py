@@ -343,7 +343,12 @@ HUGE = 10**12
 )
 def test_a_forged_model_is_refused(tmp_path, change, message):
     path = tmp_path / "file"
-    forged(path, save_model, change)
+    try:
+        forged(path, save_model, change)
+    except KeyError as unknown:  # an older safetensors has no name for complex numbers
+        if "complex" not in str(unknown):
+            raise
+        pytest.skip("no such file can be written")
     assert message in complaint(read_model, path)
 
 
