@@ -1140,13 +1140,15 @@ own; how a message is worded, the help texts and the phrasebook's tables of word
 left alone.
 
 **{share:.1%}** of the {tried:,} mutants tried that are not known to be equivalent are
-killed or timed out; {unseen:,} of {mutants:,} were not tried.
+killed or timed out. {whole} modules were tried whole. In the others chance drew the
+order, as far as the time went; {unseen:,} of {mutants:,} were not tried.
 
 The last three columns are the book's own: how many mutants were put into the chapter
-that defines their module, how many of those a **claim** on that page refutes, and how
-many stop the page in some way (a claim that fails, or a cell that no longer runs).
-Figures are not drawn for this, and the printed numbers are not compared. The claims of
-other chapters are not counted, though they use the same modules.
+that defines their module (drawn by chance where not all), how many of those a **claim**
+on that page refutes, and how many stop the page in some way (a claim that fails, or a
+cell that no longer runs). Figures are not drawn for this, and the printed numbers are
+not compared. The claims of other chapters are not counted, though they use the same
+modules.
 
 {table}
 """
@@ -1169,6 +1171,7 @@ def page(
         share=dead / max(dead + alive, 1),
         tried=dead + alive,
         unseen=total["not tried"],
+        whole=sum(bool(row) and not row.get("not tried") for row in table.values()),
         mutants=total["mutants"],
         table=head + "\n".join(lines),
     )
