@@ -195,6 +195,8 @@ def test_a_sum_needs_a_row_for_each_target():
     hidden, table, wanted = lesson()
     with pytest.raises(ValueError, match=r"row of hidden, got \(5, 4\) and \(4,\)"):
         summed_loss(hidden[0], table, wanted[0, :4])
+    with pytest.raises(ValueError, match=r"targets must lie in 0\.\.10, got 11"):
+        summed_loss(hidden[0], table, torch.tensor([0, 3, 11, 4, 5]))
 
 
 @given(models(), token_ids(padded=True), token_ids(padded=True))
