@@ -1,9 +1,11 @@
 """What the pages know of the run: counts, module names, notebooks to download.
 
-`{count}`claims`` in prose is the number of claims in the stored notebooks; a picture
+`{count}`claims`` in prose is the number of claims in the stored notebooks, and
+`{count}`mutants`` that of mutants in `benchmarks/results/mutants.json`; a picture
 without alt text is a warning, and the build is strict.
 """
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -43,6 +45,19 @@ def counts(notebooks: Path, pages: frozenset[str]) -> dict[str, int]:
     return dict(found)
 
 
+@cache
+def mutants(report: Path) -> dict[str, int]:
+    """How many mutants were tried, and how many of them tests and claims noticed."""
+    total = json.loads(report.read_text(encoding="utf-8"))["total"]
+    noticed = total.get("killed", 0) + total.get("timeout", 0)
+    return {
+        "mutants": noticed + total.get("survived", 0),
+        "mutants-noticed": noticed,
+        "mutants-on-the-page": total.get("book tried", 0),
+        "mutants-refuted": total.get("book claims", 0),
+    }
+
+
 def in_the_book(notebooks: Path, pages: Iterable[str]) -> list[Path]:
     """The notebooks that have a page; a draft has none yet."""
     stems = {Path(page).name for page in pages}
@@ -64,8 +79,9 @@ class Count(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Look the number up."""
-        notebooks = Path(self.env.srcdir) / "book" / "notebooks"
-        known = counts(notebooks, frozenset(self.env.found_docs))
+        root = Path(self.env.srcdir)
+        known = counts(root / "book" / "notebooks", frozenset(self.env.found_docs))
+        known = known | mutants(root / "benchmarks" / "results" / "mutants.json")
         if self.text not in known:
             logger.warning(
                 "nothing called %r is counted, only %s",
