@@ -988,9 +988,12 @@ def cells_of(chapter: Path) -> list[Cell]:
 def prepare_the_stage() -> None:
     """Figures are not drawn: no claim is about one."""
     os.environ["MPLBACKEND"] = "Agg"
+    import matplotlib
     import myst_nb
 
     import bookkit
+
+    matplotlib.rcParams["figure.max_open_warning"] = 0
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
