@@ -48,6 +48,8 @@ def counts(notebooks: Path, pages: frozenset[str]) -> dict[str, int]:
 @cache
 def mutants(report: Path) -> dict[str, int]:
     """How many mutants were tried, and how many of them tests and claims noticed."""
+    if not report.is_file():  # a page that asks is told that nothing is counted
+        return {}
     total = json.loads(report.read_text(encoding="utf-8"))["total"]
     noticed = total.get("killed", 0) + total.get("timeout", 0)
     return {
