@@ -53,6 +53,7 @@ def mutants(report: Path) -> dict[str, int]:
     total = json.loads(report.read_text(encoding="utf-8"))["total"]
     noticed = total.get("killed", 0) + total.get("timeout", 0)
     return {
+        "mutants-known": total.get("mutants", 0),
         "mutants": noticed + total.get("survived", 0),
         "mutants-noticed": noticed,
         "mutants-on-the-page": total.get("book tried", 0),
