@@ -26,7 +26,9 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import processor  # noqa: E402
 
 from bookkit import broken  # noqa: E402
 from bookkit.broken import Half  # noqa: E402
@@ -222,16 +224,6 @@ def run(variant: Variant, seed: int) -> dict:
     }
 
 
-def hardware() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        names = [line for line in text.splitlines() if line.startswith("model name")]
-        return names[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
-        return platform.processor() or platform.machine()
-
-
 def keep(path: Path, found: dict) -> None:
     """Write the file whole, or leave the old one."""
     beside = path.with_suffix(".part")
@@ -255,7 +247,7 @@ def main() -> None:
     found |= {
         "command": "python benchmarks/ablations.py",
         "date": datetime.date.today().isoformat(),
-        "hardware": f"{hardware()}, one thread",
+        "hardware": f"{processor()}, one thread",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "recipe": dataclasses.asdict(HALF),
         "steps_to_a_point": THIN,

@@ -12,7 +12,6 @@ benchmarks/results/attention_maps.json; one that is there already is not made ag
 import argparse
 import datetime
 import json
-import os
 import platform
 import sys
 import time
@@ -23,7 +22,9 @@ import jupytext
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import keep, processor  # noqa: E402
 
 from transformer import (  # noqa: E402
     Head,
@@ -153,23 +154,6 @@ def measured(translator: Translator, chapter: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def hardware() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        names = [line for line in text.splitlines() if line.startswith("model name")]
-        return names[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
-        return platform.processor() or platform.machine()
-
-
-def keep(path: Path, found: dict[str, Any]) -> None:
-    """Write the file whole, or leave the old one."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, path)
-
-
 def main() -> None:
     """Measure the models that are asked for and not yet there."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -184,7 +168,7 @@ def main() -> None:
     found |= {
         "command": "python benchmarks/attention_maps.py",
         "date": datetime.date.today().isoformat(),
-        "hardware": f"{hardware()}, one thread",
+        "hardware": f"{processor()}, one thread",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "asks_from": ASKS,
     }

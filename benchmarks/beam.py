@@ -19,7 +19,9 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import processor  # noqa: E402
 
 from transformer.data import BOS, EOS  # noqa: E402
 from transformer.decoding import beam_search  # noqa: E402
@@ -35,16 +37,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "beam.json"
 SENTENCES, TESTS = 10_000, 300
 BEAM_SIZES, PENALTIES = (1, 2, 4, 8, 16, 32), (0.0, 0.6)
 LONGEST = 31  # the end needs the last of the model's 32 positions
-
-
-def processor() -> str:
-    """The name of the processor, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    return names[0] if names else platform.machine()
 
 
 @torch.inference_mode()

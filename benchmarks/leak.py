@@ -14,7 +14,6 @@ Chapter 11 draws a figure from that file.
 import argparse
 import datetime
 import json
-import os
 import platform
 import sys
 import time
@@ -23,7 +22,9 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import keep, processor  # noqa: E402
 
 from transformer.data import sample_pairs, to_examples, vocabularies  # noqa: E402
 from transformer.training import (  # noqa: E402
@@ -64,23 +65,6 @@ def examples(pairs: list) -> list:
     return to_examples(pairs, *vocabularies())
 
 
-def hardware() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        names = [line for line in text.splitlines() if line.startswith("model name")]
-        return names[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
-        return platform.processor() or platform.machine()
-
-
-def keep(path: Path, found: dict) -> None:
-    """Write the file whole, or leave the old one."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, path)
-
-
 def main() -> None:
     """Make the runs that are asked for and not yet there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,7 +79,7 @@ def main() -> None:
     found |= {
         "command": "python benchmarks/leak.py",
         "date": datetime.date.today().isoformat(),
-        "hardware": f"{hardware()}, one thread",
+        "hardware": f"{processor()}, one thread",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "sentences_read": READ,
         "examined_on": EXAM,

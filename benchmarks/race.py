@@ -212,5 +212,11 @@ def lines(field: Mapping[str, Mapping[str, Any]], ours: str) -> Iterator[str]:
 def write(name: str, results: Mapping[str, Any]) -> None:
     """Put results where chapters find them."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    keep(RESULTS / f"{name}.json", results)
+
+
+def keep(path: Path, found: Mapping[str, Any]) -> None:
+    """Write results whole, or leave the old ones."""
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    beside.replace(path)

@@ -17,7 +17,6 @@ import dataclasses
 import datetime
 import json
 import os
-import platform
 import random
 import re
 import statistics
@@ -32,7 +31,9 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import processor  # noqa: E402
 
 from transformer.data import BOS, batches_by_tokens  # noqa: E402
 from transformer.maps import attention_maps  # noqa: E402
@@ -53,14 +54,6 @@ AVERAGES = (0, 5, 10)  # epochs whose weights are averaged; 0: the running mean
 BEAMS = (1, 5)
 PENALTIES = (0.6, 1.0)
 CHOSEN = ("average", "beam_size", "length_penalty")
-
-
-def processor() -> str:
-    """The name that the processor gives itself."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def measured(
