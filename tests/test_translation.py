@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import REAL, SMALL, partly, write_corpus
+from small_runs import REAL, SMALL, write_corpus
 
 from transformer import translation
 from transformer.__main__ import main
@@ -37,24 +37,6 @@ from transformer.translation import (
 )
 
 with_multi30k = pytest.mark.skipif(not REAL.is_dir(), reason="Multi30k is not here")
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def lessons(corpus):
-    return prepare(corpus, SMALL, "fr", "en")
-
-
-@pytest.fixture(scope="module")
-def learned(lessons, tmp_path_factory):
-    """A small run, kept."""
-    folder = tmp_path_factory.mktemp("learned")
-    partly(lessons, folder, settings=dataclasses.replace(SMALL, epochs=2))
-    return folder
 
 
 # Reading

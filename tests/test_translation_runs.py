@@ -33,7 +33,6 @@ from transformer.translation import (
     Crew,
     SubwordTranslator,
     Trainee,
-    prepare,
     read_metrics,
     read_pairs,
     score,
@@ -47,30 +46,12 @@ on_unix = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def lessons(corpus):
-    return prepare(corpus, SMALL, "fr", "en")
-
-
-@pytest.fixture(scope="module")
 def whole(lessons, tmp_path_factory):
     """A run that nothing disturbed: its folder and its moments."""
     folder = tmp_path_factory.mktemp("whole")
     moments, said = partly(lessons, folder, every=2, keep=3)
     assert said == []
     return folder, moments
-
-
-@pytest.fixture(scope="module")
-def learned(lessons, tmp_path_factory):
-    """A small run, kept."""
-    folder = tmp_path_factory.mktemp("learned")
-    partly(lessons, folder, settings=dataclasses.replace(SMALL, epochs=2))
-    return folder
 
 
 def inside(capsys, *arguments):
