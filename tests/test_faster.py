@@ -17,8 +17,10 @@ from transformer import Transformer, TransformerConfig
 from transformer.data import PAD, Batch, sample_pairs, to_examples
 from transformer.decoding import Translator, beam_search, greedy_search
 from transformer.faster import (
+    CoarseDropout,
     Speaker,
     chunked_loss,
+    coarse_dropout,
     half_precision,
     lesson_loss,
     summed_loss,
@@ -225,6 +227,71 @@ def test_half_precision_says_nearly_the_same(model, ids):
         halved = lesson_loss(model, batch)
     assert halved.dtype == torch.float32
     torch.testing.assert_close(halved, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.5, 0.9])
+def test_coarse_dropout_drops_its_share_and_adds_nothing(rate, dtype):
+    torch.manual_seed(0)
+    x = torch.full((333, 1001), 2.0, dtype=dtype, requires_grad=True)
+    y = CoarseDropout(rate)(x)
+    assert y.dtype == dtype
+    assert y.shape == x.shape
+    (slope,) = gradients(y.double().sum(), x)
+    torch.testing.assert_close(2 * slope, y)  # what is dropped learns nothing
+    share = (y == 0).double().mean().item()
+    assert abs(share - rate) < 5 * (rate * (1 - rate) / x.numel()) ** 0.5 + 1e-5
+    left = y[y != 0].double()
+    torch.testing.assert_close(left.max(), left.min())
+    assert abs(left[0] / 2 * (1 - rate) - 1) < (0.004 if dtype.itemsize == 2 else 1e-4)
+
+
+@given(seeds, st.integers(0, 9), st.integers(0, 9), st.booleans())
+def test_coarse_dropout_follows_the_seed_whatever_the_shape(
+    seed, rows, columns, turned
+):
+    x = torch.randn(rows, columns).T if turned else torch.randn(columns, rows)
+    coarse = CoarseDropout(0.4)
+    torch.manual_seed(seed)
+    first = coarse(x)
+    torch.manual_seed(seed)
+    assert torch.equal(coarse(x), first)
+    kept = x.masked_fill(first == 0, 0.0) / 0.6
+    torch.testing.assert_close(first, kept, rtol=1e-4, atol=0)
+    assert torch.equal(coarse.eval()(x), x)
+
+
+def test_neighbours_that_share_a_draw_are_dropped_apart():
+    torch.manual_seed(0)
+    gone = (CoarseDropout(0.25)(torch.ones(4, 100_000).T.contiguous()) == 0).double()
+    expected = torch.full((4, 4), 0.0).fill_diagonal_(1.0)
+    torch.testing.assert_close(gone.T.corrcoef().float(), expected, atol=0.02, rtol=0)
+
+
+def test_a_rate_next_to_one_keeps_something_finite():
+    torch.manual_seed(0)
+    y = CoarseDropout(1 - 1e-9)(torch.ones(2**20))
+    assert y.isfinite().all()
+    assert set(y.unique().tolist()) == {0.0, 2.0**16}
+
+
+@given(models())
+def test_a_model_with_coarse_dropout_is_the_same_model(model):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    rates = [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    coarse_dropout(model)
+    coarse_dropout(model)  # a second time changes nothing
+    dropouts = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert [type(one) for one in dropouts] == [CoarseDropout] * len(rates)
+    assert [one.p for one in dropouts] == rates
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_off_a_processor_coarse_dropout_is_torchs_own():
+    x = torch.ones(3, 4, device="meta")
+    assert CoarseDropout(0.5)(x).device.type == "meta"
 
 
 def test_no_second_derivative_is_pretended():

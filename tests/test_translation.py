@@ -19,6 +19,7 @@ from small_runs import REAL, SMALL, write_corpus
 
 from transformer import translation
 from transformer.__main__ import main
+from transformer.faster import CoarseDropout
 from transformer.translation import (
     MULTI30K_SHA256,
     PRESETS,
@@ -345,6 +346,14 @@ def test_a_step_is_shared_without_loss(lessons, size):
     assert sorted(map(str, learnt)) == sorted(map(str, batch))
     for part in (part for parts in shares for part in parts):
         assert len(part) * max(map(translation._length, part)) <= 30
+
+
+def test_a_trainees_dropouts_draw_few_bits_at_the_settings_rate(lessons):
+    trainee = Trainee(SMALL, lessons.subwords.size, Crew())
+    dropouts = [m for m in trainee.model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert dropouts
+    assert all(type(one) is CoarseDropout for one in dropouts)
+    assert {one.p for one in dropouts} == {SMALL.dropout}
 
 
 def test_parts_add_up_to_the_whole_step(lessons):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from transformer.data import Example, batches_by_tokens, make_batch
 from transformer.embedding import require_positive
-from transformer.faster import Speaker, half_precision, summed_loss
+from transformer.faster import Speaker, coarse_dropout, half_precision, summed_loss
 from transformer.masks import padding_mask
 from transformer.model import (
     Transformer,
@@ -567,6 +567,7 @@ class Trainee:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self.model = Transformer(settings.config(types)).to(crew.device)
+        coarse_dropout(self.model)
         lesson = Lesson(self.model, settings.smoothing, settings.bf16)
         self.lesson: Any = lesson
         if crew.size > 1:
