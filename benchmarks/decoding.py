@@ -9,6 +9,7 @@ to benchmarks/results/decoding.json; `make bench` installs the others first.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import random
@@ -165,7 +166,12 @@ def take_turns(task: dict[str, Any]) -> None:
         say()
         return len(sources) * task["length"]
 
-    serve(turn, {"said": answers[0][:8]})
+    serve(turn, {"said": digest(answers)})
+
+
+def digest(answers: Sequence[Sequence[int]]) -> str:
+    """A short name for all that was said."""
+    return hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]
 
 
 def cases(
@@ -192,6 +198,7 @@ def main() -> None:
     ask.add_argument("--lengths", nargs="+", type=int, default=[16, 64, 256])
     ask.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     ask.add_argument("--rounds", type=int, default=5)
+    ask.add_argument("--note", default="", help="what else is to be known of this run")
     ask.add_argument("--only", nargs="+", help="these contestants, and ours")
     ask.add_argument("--out", default="decoding", help="results/NAME.json")
     options = ask.parse_args()
@@ -208,7 +215,7 @@ def main() -> None:
         field = race(script, tasks, case["threads"], False, options.rounds)
         print(*lines(field, OURS), sep="\n", flush=True)
         said = {
-            json.dumps(field[name]["said"])
+            field[name]["said"]
             for name in (OURS, "chapter 13", "CTranslate2")
             if name in field
         }
@@ -221,7 +228,8 @@ def main() -> None:
             }
         )
         minutes = (time.perf_counter() - started) / 60
-        write(options.out, {"made": made(options.threads, minutes), "runs": runs})
+        about = made(options.threads, minutes, options.note)
+        write(options.out, {"made": about, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def made(threads: Sequence[int], minutes: float) -> dict[str, Any]:
+def made(threads: Sequence[int], minutes: float, note: str) -> dict[str, Any]:
     """Where, when and with what a benchmark ran."""
     versions = {}
     for name in ("torch", "transformers", "x-transformers", "ctranslate2"):
@@ -56,6 +56,7 @@ def made(threads: Sequence[int], minutes: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "minutes": round(minutes, 1),
+        "note": note,
     }
 
 

@@ -51,7 +51,7 @@ LADDER = (
     OURS,
     "no masks",
 )
-TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 2048}
+TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 1024}
 
 
 def lessons(size: str, in_order: bool) -> list[Batch]:
@@ -184,9 +184,10 @@ def settings(
         sizes, threads, (False, True), (False, True)
     ):
         race_of = {"size": size, "threads": count, "bf16": bf16, "kept": kept}
-        names = [*dict.fromkeys((*LADDER, *PEERS))]
-        if size == "base":
-            names = ["plain", OURS, *PEERS[:2]]
+        if size == "tiny" and count == 1:
+            names = [*dict.fromkeys((*LADDER, *PEERS))]
+        else:
+            names = ["plain", OURS, *PEERS[: 2 if size == "base" else 3]]
         yield {**race_of, "in_order": True}, names
         if size == "tiny" and count == 1 and not bf16:
             yield {**race_of, "in_order": False}, ["plain", OURS, *PEERS[:2]]
@@ -198,7 +199,8 @@ def main() -> None:
     ask.add_argument("--serve", help=argparse.SUPPRESS)
     ask.add_argument("--sizes", nargs="+", default=["tiny", "small", "base"])
     ask.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    ask.add_argument("--rounds", type=int, default=9)
+    ask.add_argument("--rounds", type=int, default=5, help="small, base: at most 3")
+    ask.add_argument("--note", default="", help="what else is to be known of this run")
     ask.add_argument("--only", nargs="+", help="these contestants, and ours")
     ask.add_argument("--out", default="training", help="results/NAME.json")
     options = ask.parse_args()
@@ -216,11 +218,13 @@ def main() -> None:
             name: {**setting, "name": name, "formula": formula[name]} for name in names
         }
         print(json.dumps(setting), flush=True)
-        field = race(script, tasks, setting["threads"], setting["kept"], options.rounds)
+        rounds = options.rounds if setting["size"] == "tiny" else min(options.rounds, 3)
+        field = race(script, tasks, setting["threads"], setting["kept"], rounds)
         print(*lines(field, OURS), sep="\n", flush=True)
         runs.append({**setting, "field": field, "ahead": ratios(field, OURS)})
         minutes = (time.perf_counter() - started) / 60
-        write(options.out, {"made": made(options.threads, minutes), "runs": runs})
+        about = made(options.threads, minutes, options.note)
+        write(options.out, {"made": about, "runs": runs})
 
 
 if __name__ == "__main__":

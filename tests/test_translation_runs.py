@@ -658,6 +658,8 @@ def test_settings_from_preset_flags_and_device(monkeypatch):
     toy = translation.PRESETS["toy"]
     changes = {"norm_first": True, "schedule": "cosine", "seed": 0, "bf16": True}
     assert settings == dataclasses.replace(toy, **changes, dropout=0.25)
+    settings, _ = chosen("--preset", "tiny", "--no-norm-first")
+    assert not settings.norm_first
 
 
 def test_a_trained_translator_reads_standard_input(learned, tmp_path):

@@ -240,7 +240,8 @@ def add_train(commands: Any) -> None:
     for name, meaning in SETTING_HELP.items():
         flag = f"--{name.replace('_', '-')}"
         if name == "norm_first":
-            settings.add_argument(flag, action="store_true", default=None, help=meaning)
+            yes_or_no = argparse.BooleanOptionalAction
+            settings.add_argument(flag, action=yes_or_no, help=meaning)
         elif name == "schedule":
             choices = "inverse-sqrt", "cosine"
             settings.add_argument(flag, choices=choices, default=None, help=meaning)

@@ -46,6 +46,7 @@ __all__ = [
     "Beginning",
     "grow",
     "penalised",
+    "require_beam",
     "beam_search",
     "Translator",
 ]
@@ -308,6 +309,20 @@ def penalised(total: float, length: int, length_penalty: float) -> float:
     return total / ((5 + length) / 6) ** length_penalty
 
 
+def require_beam(beam_size: int, length_penalty: float) -> None:
+    """Refuse what no beam search could follow.
+
+    Raises:
+        ValueError: for a `beam_size` that is no whole number of at least 1, or a
+            `length_penalty` that is not finite or below 0.
+    """
+    require_positive(beam_size=beam_size)
+    if not 0 <= length_penalty < math.inf:
+        raise ValueError(
+            f"length_penalty must be finite and at least 0, got {length_penalty}"
+        )
+
+
 def beam_search(
     model: Transformer,
     source_ids: Sequence[Sequence[int]],
@@ -327,11 +342,7 @@ def beam_search(
             `length_penalty` that is not finite or below 0, and whatever
             `greedy_search` refuses.
     """
-    require_positive(beam_size=beam_size)
-    if not 0 <= length_penalty < math.inf:
-        raise ValueError(
-            f"length_penalty must be finite and at least 0, got {length_penalty}"
-        )
+    require_beam(beam_size, length_penalty)
     source = ready(model, source_ids, max_length)
     bos, eos = model.config.bos_id, model.config.eos_id
     alive = [Beginning(0.0, [bos], row, row) for row in range(len(source))]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from transformer.data import PAD, Batch
 from transformer.decoder import DecoderLayer
-from transformer.decoding import layers_of, penalised, ready, speaking
+from transformer.decoding import (
+    layers_of,
+    penalised,
+    ready,
+    require_beam,
+    speaking,
+)
 from transformer.embedding import require_positive
 from transformer.encoder import Residual
 from transformer.masks import padding_mask
@@ -37,7 +43,6 @@ __all__ = [
     "told",
     "add",
     "Beams",
-    "require_beam",
     "Speaker",
 ]
 
@@ -73,9 +78,9 @@ class ChunkedLoss(torch.autograd.Function):
                 rows, right = hidden[some].to(dtype), wanted[some, None]
                 logits = torch.mm(rows, words.T, out=room[0][: len(rows)])
                 chances = torch.softmax(logits, dim=-1, out=room[1][: len(rows)])
-                of_right = logits.gather(-1, right).squeeze(-1)
+                of_right = logits.gather(-1, right).squeeze(-1).to(exact)
                 chance = chances.gather(-1, right).squeeze(-1)
-                log_sum = of_right.to(exact) - chance.to(exact).log()  # ln Σ exp(z)
+                log_sum = of_right - chance.to(exact).log()  # ln Σ exp(z)
                 lost = chance == 0  # too unlikely for a number: then by its definition
                 log_sum[lost] = logits[lost].to(exact).logsumexp(-1)
                 loss += (log_sum - (1 - smoothing) * of_right).sum()
@@ -88,10 +93,8 @@ class ChunkedLoss(torch.autograd.Function):
                     else:  # a product in half precision cannot add to a whole one
                         grad_table += chances.T @ rows
             share = smoothing / len(table)
-            every_word, every_row = (
-                table.sum(0, dtype=exact),
-                hidden.sum(0, dtype=exact),
-            )
+            every_word = table.sum(0, dtype=exact)
+            every_row = hidden.sum(0, dtype=exact)
             loss -= share * (every_word @ every_row)
             grad_hidden -= share * every_word
             grad_table -= share * every_row
@@ -207,10 +210,8 @@ def half_precision(device: str) -> Iterator[None]:
 
     There, fused attention in bfloat16 is slow where sequences are short.
     """
-    kernels = list(SDPBackend.__members__.values())
-    if device == "cpu":
-        kernels = [SDPBackend.MATH]
-    with torch.autocast(device, torch.bfloat16), sdpa_kernel(kernels):
+    attention = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
+    with torch.autocast(device, torch.bfloat16), attention:
         yield
 
 
@@ -393,24 +394,10 @@ class Beams:
         self.said, self.places = self.said[rows], self.places[rows]
 
 
-def require_beam(beam_size: int, length_penalty: float) -> None:
-    """Refuse what no beam search could follow.
-
-    Raises:
-        ValueError: for a `beam_size` that is no whole number of at least 1, or a
-            `length_penalty` that is not finite or below 0.
-    """
-    require_positive(beam_size=beam_size)
-    if not 0 <= length_penalty < math.inf:
-        raise ValueError(
-            f"length_penalty must be finite and at least 0, got {length_penalty}"
-        )
-
-
 class Speaker:
     """A model laid out for speaking. Its searches say what the plain ones say.
 
-    The weights are copied when it is made: a model that learns on needs a new one.
+    Most weights are copied when it is made: a model that learns on needs a new one.
     """
 
     def __init__(self, model: Transformer) -> None:

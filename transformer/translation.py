@@ -61,6 +61,7 @@ __all__ = [
     "Lesson",
     "made_for_bf16",
     "Settings",
+    "TINY",
     "PRESETS",
     "Crew",
     "Lessons",
@@ -359,7 +360,9 @@ def made_for_bf16(device: str) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that fixes a run besides its sentences; the defaults are `tiny`.
+    """All that fixes a run besides its sentences.
+
+    The sizes are those of Transformer-Tiny (Wu et al. 2021); `PRESETS` has recipes.
 
     `step_tokens` (sentences × longest) are read a step by all processes together, and
     at most `part_tokens` at once by one of them. The learning rate climbs to `peak` in
@@ -434,9 +437,10 @@ class Settings:
         return self.peak * (1 + math.cos(math.pi * done)) / 2
 
 
+TINY = Settings(norm_first=True, step_tokens=2048, part_tokens=2048, warmup=400)
 PRESETS = {
-    "tiny": Settings(),
-    "small": Settings(layers=3, d_model=256, d_ff=512),
+    "tiny": TINY,
+    "small": dataclasses.replace(TINY, layers=3, d_model=256, d_ff=512),
     "base": Settings(
         layers=6, d_model=512, num_heads=8, d_ff=2048, peak=0.0007, warmup=4000
     ),
@@ -585,7 +589,7 @@ class Trainee:
         """Learn from a step's sentences; the loss a target, and the gradient's length.
 
         Everybody divides by everybody's targets, so that the number of processes and
-        of parts changes nothing but the order of additions.
+        of parts changes nothing but the order of additions and what dropout draws.
         """
         crew, settings = self.crew, self.settings
         tokens = sum(len(target) + 1 for _, target in batch)
