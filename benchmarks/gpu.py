@@ -457,8 +457,8 @@ class StaticSpeaker(Speaker):
     def begin(self, source: Tensor, room: int) -> Talk:
         """Room for all, nothing seen yet, and fixed places for what changes."""
         talk = self.hear(source, room, beams=1)
-        for store in (one for pair in talk.past for one in pair):
-            store.zero_()
+        for past in talk.past:
+            past.zero_()
         self.place = torch.zeros(1, dtype=torch.int64, device=source.device)
         self.said = torch.full((len(source), 1), BOS, device=source.device)
         self.cells = torch.arange(room, device=source.device)
@@ -484,26 +484,22 @@ class StaticSpeaker(Speaker):
         self,
         layer: Any,
         x: Tensor,
-        past: KeysValues,
+        past: Tensor,
         memory: KeysValues,
         talk: Talk,
         mask: Tensor,
     ) -> Tensor:
         """A layer as LeanLayer has it, over the whole store."""
-        from transformer.faster import add, told
-
-        first, second, third = layer.residuals
-        split = layer.own(told(first, x)).view(
-            -1, 1, 3, layer.heads, past.keys.size(-1)
-        )
-        queries, keys, values = split.transpose(1, 3).unbind(2)
-        past.keys.index_copy_(2, self.place, keys)
-        past.values.index_copy_(2, self.place, values)
-        heads = F.scaled_dot_product_attention(queries, *past, mask, scale=1.0)
+        first, second, third = layer.around
+        split = layer.own(first.told(x)).view(-1, 1, 3, layer.heads, past.size(-1))
+        split = split.permute(2, 0, 3, 1, 4)
+        past.index_copy_(3, self.place, split[1:])
+        keys, values = past
+        heads = F.scaled_dot_product_attention(split[0], keys, values, mask, scale=1.0)
         said = layer.own_output(heads.transpose(1, 2).reshape(x.shape))
-        x = add(first, x, said)
-        x = add(second, x, layer.look_across(told(second, x), talk, memory))
-        return add(third, x, layer.contract(layer.expand(told(third, x)).relu_()))
+        x = first.add(x, said)
+        x = second.add(x, layer.look_across(second.told(x), talk, memory))
+        return third.add(x, layer.contract(layer.expand(third.told(x)).relu_()))
 
 
 @contextlib.contextmanager

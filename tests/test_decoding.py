@@ -149,8 +149,14 @@ def test_it_leaves_the_model_as_it_was(search):
     assert model.training
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+    model.encoder.eval()  # only a part of it learns
+    search(model, [[3]], 2)
+    assert model.training
+    assert model.decoder.training
+    assert not model.encoder.training
     search(model.eval(), [[3]], 2)
     assert not model.training
+    assert not any(part.training for part in model.modules())
 
 
 def test_the_cache_projects_the_memory_once_and_hides_padding():

@@ -181,13 +181,15 @@ def rule_out(model: Transformer, scores: Tensor) -> Tensor:
 @contextmanager
 def speaking(model: Transformer) -> Iterator[None]:
     """No dropout and no gradients for a while; then the model is as it was."""
-    was_training = model.training
-    model.eval()
+    learning = [part for part in model.modules() if part.training]
     try:
+        for part in learning:
+            part.training = False
         with torch.inference_mode():
             yield
     finally:
-        model.train(was_training)
+        for part in learning:
+            part.training = True
 
 
 def speak(

@@ -38,10 +38,8 @@ __all__ = [
     "half_precision",
     "Side",
     "Talk",
+    "Around",
     "LeanLayer",
-    "normed",
-    "told",
-    "add",
     "Beams",
     "Speaker",
 ]
@@ -247,7 +245,7 @@ class Talk:
 
     memory: list[KeysValues]
     source_mask: Bool[Tensor, "sources 1 1 length"] | None
-    past: list[KeysValues]
+    past: list[Float[Tensor, "2 sources heads cells d_k"]]  # keys, values
     seen: Float[Tensor, "sources 1 beams cells"] | None
     sheets: Float[Tensor, "2 rows vocabulary"]
     beams: int
@@ -255,10 +253,9 @@ class Talk:
 
     def keep(self, rows: Int[Tensor, "kept"]) -> None:
         """Go on with these sentences alone."""
-        for keys, values in self.past:
-            for store in (keys, values):
-                store[: len(rows), :, : self.filled] = store[rows, :, : self.filled]
-        self.past = [KeysValues(k[: len(rows)], v[: len(rows)]) for k, v in self.past]
+        for past in self.past:
+            past[:, : len(rows), :, : self.filled] = past[:, rows, :, : self.filled]
+        self.past = [past[:, : len(rows)] for past in self.past]
         self.memory = [KeysValues(k[rows], v[rows]) for k, v in self.memory]
         if self.source_mask is not None:
             self.source_mask = self.source_mask[rows]
@@ -270,6 +267,38 @@ class Talk:
         if self.seen is not None:
             before = self.seen[:, 0, :, : self.filled]
             before.copy_(before.gather(1, parents[:, :, None].expand_as(before)))
+
+
+class Around(NamedTuple):
+    """A residual and its norm, laid out: looking things up in modules takes time."""
+
+    shape: tuple[int, ...]
+    weight: Float[Tensor, "d_model"]
+    bias: Float[Tensor, "d_model"]
+    eps: float
+    norm_first: bool
+
+    @classmethod
+    def of(cls, residual: Residual) -> "Around":
+        """Read it off a residual."""
+        norm = residual.norm
+        weight, bias = norm.weight.detach(), norm.bias.detach()
+        return cls(norm.normalized_shape, weight, bias, norm.eps, residual.norm_first)
+
+    def normed(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        """Layer normalisation."""
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+    def told(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        """What the sublayer is given."""
+        return self.normed(x) if self.norm_first else x
+
+    def add(
+        self, x: Float[Tensor, "rows d_model"], said: Float[Tensor, "rows d_model"]
+    ) -> Float[Tensor, "rows d_model"]:
+        """What the residual gives on; `said` is used up."""
+        both = said.add_(x)
+        return both if self.norm_first else self.normed(both)
 
 
 class LeanLayer:
@@ -286,34 +315,35 @@ class LeanLayer:
         self.other_output = Side.by_side(other.output_proj)
         self.expand = Side.by_side(layer.feed_forward.expand)
         self.contract = Side.by_side(layer.feed_forward.contract)
-        self.residuals = [cast("Residual", one) for one in layer.residuals]
+        self.around = [Around.of(cast("Residual", one)) for one in layer.residuals]
 
     def __call__(
         self,
         x: Float[Tensor, "rows d_model"],
         talk: Talk,
-        past: KeysValues,
+        past: Float[Tensor, "2 sources heads cells d_k"],
         memory: KeysValues,
     ) -> Float[Tensor, "rows d_model"]:
-        first, second, third = self.residuals
-        x = add(first, x, self.look_back(told(first, x), talk, past))
-        x = add(second, x, self.look_across(told(second, x), talk, memory))
-        wide = self.expand(told(third, x)).relu_()
-        return add(third, x, self.contract(wide))
+        first, second, third = self.around
+        x = first.add(x, self.look_back(first.told(x), talk, past))
+        x = second.add(x, self.look_across(second.told(x), talk, memory))
+        wide = self.expand(third.told(x)).relu_()
+        return third.add(x, self.contract(wide))
 
     def look_back(
-        self, x: Float[Tensor, "rows d_model"], talk: Talk, past: KeysValues
+        self,
+        x: Float[Tensor, "rows d_model"],
+        talk: Talk,
+        past: Float[Tensor, "2 sources heads cells d_k"],
     ) -> Float[Tensor, "rows d_model"]:
         """Self-attention: write this position down, then look at all of them."""
         start, end = talk.filled, talk.filled + talk.beams
-        split = self.own(x).view(-1, talk.beams, 3, self.heads, past.keys.size(-1))
-        queries, keys, values = split.transpose(1, 3).unbind(2)
-        past.keys[:, :, start:end] = keys
-        past.values[:, :, start:end] = values
+        split = self.own(x).view(-1, talk.beams, 3, self.heads, past.size(-1))
+        split = split.permute(2, 0, 3, 1, 4)
+        past[:, :, :, start:end] = split[1:]
+        keys, values = past[:, :, :, :end]
         seen = None if talk.seen is None else talk.seen[..., :end]
-        heads = F.scaled_dot_product_attention(
-            queries, past.keys[:, :, :end], past.values[:, :, :end], seen, scale=1.0
-        )
+        heads = F.scaled_dot_product_attention(split[0], keys, values, seen, scale=1.0)
         return self.own_output(heads.transpose(1, 2).reshape(x.shape))
 
     def look_across(
@@ -325,23 +355,6 @@ class LeanLayer:
             split.transpose(1, 2), *memory, talk.source_mask, scale=1.0
         )
         return self.other_output(heads.transpose(1, 2).reshape(x.shape))
-
-
-def normed(residual: Residual, x: Tensor) -> Tensor:
-    """Layer normalisation, without asking a module to do it."""
-    norm = residual.norm
-    return torch.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
-
-
-def told(residual: Residual, x: Tensor) -> Tensor:
-    """What the sublayer of a residual is given."""
-    return normed(residual, x) if residual.norm_first else x
-
-
-def add(residual: Residual, x: Tensor, said: Tensor) -> Tensor:
-    """What a residual gives on; `said` is used up."""
-    both = said.add_(x)
-    return both if residual.norm_first else normed(residual, both)
 
 
 @dataclass
@@ -417,11 +430,8 @@ class Speaker:
             layer.cross_attention.keys_values(encoded, encoded)
             for layer in layers_of(model)
         ]
-        shape = (*memory[0].keys.shape[:2], room * beams, memory[0].keys.size(-1))
-        past = [
-            KeysValues(encoded.new_empty(shape), encoded.new_empty(shape))
-            for _ in memory
-        ]
+        sources, heads, _, d_k = memory[0].keys.shape
+        past = [encoded.new_empty(2, sources, heads, room * beams, d_k) for _ in memory]
         real = padding_mask(source, model.config.pad_id)
         seen = None
         if beams > 1:  # at each position, its own cell: later ones come by descent
