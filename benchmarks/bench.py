@@ -102,6 +102,9 @@ def main() -> None:
         for name in ("training", "decoding"):
             more = few if options.quick else []
             subprocess.run([python, str(HERE / f"{name}.py"), *more], check=True)
+        compiled = ["--sizes", "tiny", "--threads", "1", "--rounds", "3"]
+        compiled += ["--only", "compiled", "--out", "compiled"]
+        subprocess.run([python, str(HERE / "training.py"), *compiled], check=True)
     for name in ("training", "decoding"):
         draw(name)
 

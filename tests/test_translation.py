@@ -307,8 +307,11 @@ def test_tokenizing_what_is_tokenized_changes_nothing():
 
 
 def test_tiny_has_the_published_size():
-    trainee = Trainee(PRESETS["tiny"], PRESETS["tiny"].types, Crew())
-    assert sum(w.numel() for w in trainee.model.parameters()) == 2_568_192
+    tiny = PRESETS["tiny"]
+    for norm_first, size in ((False, 2_568_192), (True, 2_568_192 + 2 * 256)):
+        settings = dataclasses.replace(tiny, norm_first=norm_first)
+        trainee = Trainee(settings, tiny.types, Crew())
+        assert sum(w.numel() for w in trainee.model.parameters()) == size
 
 
 @pytest.mark.parametrize(
