@@ -191,6 +191,13 @@ def wear(page: Page, scheme: str) -> None:
     page.wait_for_function(follows, arg=scheme)
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_without_its_drawings_a_page_is_light(name: str) -> None:
+    text = (SITE / f"{name}.html").read_text(encoding="utf-8")
+    words = re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+    assert len(words.encode()) < 300_000
+
+
 def test_the_colours_of_code_have_contrast(home: str, page: Page) -> None:
     page.goto(f"{home}/{CHAPTERS[-1]}.html")
     page.evaluate(AXE)

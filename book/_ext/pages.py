@@ -16,7 +16,10 @@ from typing import Any
 
 import nbformat
 from docutils import nodes
+from pygments.formatters import HtmlFormatter
+from pygments.token import Token
 from sphinx.application import Sphinx
+from sphinx.highlighting import PygmentsBridge
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
@@ -143,12 +146,13 @@ def mend(
 
     Docutils gives bibliographies a role that ARIA has withdrawn; Sphinx breaks a long
     signature with a definition list that has no terms, inside another list's term;
-    and a table's blank corner is no header.
+    and a table's blank corner is no header. Marks that style nothing weigh something.
     """
     body = context.get("body", "")
     body = body.replace(' role="doc-biblioentry"', "")
     body = body.replace('<div role="list" class="citation-list">', "<div>")
     body = re.sub(r'<th class="head[^"]*">(<p>)?(</p>)?</th>', "<td></td>", body)
+    body = re.sub(r'<span class="(?:pre|w)">([^<]*)</span>', r"\1", body)
     context["body"] = re.sub(
         r'<dl>\s*(<dd><em class="sig-param.*?)</dl>',
         lambda lines: f"<span>{lines[1]}</span>".replace(
@@ -169,8 +173,18 @@ def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
             shutil.copy(notebook, target)
 
 
+class LeanFormatter(HtmlFormatter[str]):
+    """Code without marks for what looks like its surroundings: half a page's weight."""
+
+    def _get_css_classes(self, ttype: Any) -> str:
+        if ttype in (Token.Name, Token.Punctuation, Token.Text.Whitespace):
+            return ""
+        return str(super()._get_css_classes(ttype))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register all of it."""
+    PygmentsBridge.html_formatter = LeanFormatter
     app.add_role("count", Count())
     app.connect("doctree-read", require_alt)
     app.connect("html-page-context", dress, priority=900)
