@@ -2,10 +2,11 @@
 
     python benchmarks/bench.py            # an hour or two, on a quiet machine
     python benchmarks/bench.py --quick    # tiny models alone, one thread, few rounds
-    python benchmarks/bench.py --draw     # draw the stored results again
+    python benchmarks/bench.py --draw     # draw your results again
 
-The others go into a virtual environment of their own, benchmarks/.venv, which sees this
-one's PyTorch, so that all run on the same.
+What was measured goes to benchmarks/results/here/, and chapter 15 shows it beside what
+is stored. The others go into a virtual environment of their own, benchmarks/.venv, which
+sees this one's PyTorch, so that all run on the same.
 """
 
 import argparse
@@ -94,19 +95,18 @@ def main() -> None:
     ask.add_argument(
         "--quick", action="store_true", help="tiny, one thread, few rounds"
     )
-    ask.add_argument("--draw", action="store_true", help="only draw what is stored")
+    ask.add_argument("--draw", action="store_true", help="only draw it again")
     options = ask.parse_args()
     if not options.draw:
         python = install()
         few = ["--sizes", "tiny", "--threads", "1", "--rounds", "3"]
         for name in ("training", "decoding"):
-            more = few if options.quick else []
+            more = [*(few if options.quick else []), "--out", f"here/{name}"]
             subprocess.run([python, str(HERE / f"{name}.py"), *more], check=True)
-        compiled = ["--sizes", "tiny", "--threads", "1", "--rounds", "3"]
-        compiled += ["--only", "compiled", "--out", "compiled"]
+        compiled = [*few, "--only", "compiled", "--out", "here/compiled"]
         subprocess.run([python, str(HERE / "training.py"), *compiled], check=True)
     for name in ("training", "decoding"):
-        draw(name)
+        draw(f"here/{name}")
 
 
 if __name__ == "__main__":

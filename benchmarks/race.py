@@ -212,8 +212,9 @@ def lines(field: Mapping[str, Mapping[str, Any]], ours: str) -> Iterator[str]:
 
 def write(name: str, results: Mapping[str, Any]) -> None:
     """Put results where chapters find them."""
-    RESULTS.mkdir(exist_ok=True)
-    keep(RESULTS / f"{name}.json", results)
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keep(path, results)
 
 
 def keep(path: Path, found: Mapping[str, Any]) -> None:
