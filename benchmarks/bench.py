@@ -5,8 +5,8 @@
     python benchmarks/bench.py --draw     # draw your results again
 
 What was measured goes to benchmarks/results/here/, and chapter 15 shows it beside what
-is stored. The others go into a virtual environment of their own, benchmarks/.venv, which
-sees this one's PyTorch, so that all run on the same.
+is stored. The others go into a virtual environment of their own, benchmarks/.venv,
+which sees this one's PyTorch, so that all run on the same.
 """
 
 import argparse
