@@ -427,6 +427,12 @@ class Settings:
             max_length=self.max_length,
         )
 
+    def model(self, types: int) -> Transformer:
+        """A model that has learnt nothing yet, with weights drawn by `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return Transformer(self.config(types))
+
     def rate(self, step: int, total: int) -> float:
         """The learning rate of a step, 1 to `total`."""
         if step <= self.warmup:
@@ -568,9 +574,7 @@ class Trainee:
     def __init__(self, settings: Settings, types: int, crew: Crew) -> None:
         self.settings = settings
         self.crew = crew
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            self.model = Transformer(settings.config(types)).to(crew.device)
+        self.model = settings.model(types).to(crew.device)
         coarse_dropout(self.model)
         lesson = Lesson(self.model, settings.smoothing, settings.bf16)
         self.lesson: Any = lesson
