@@ -33,6 +33,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from ingredients import VARIANTS  # noqa: E402
 from race import processor  # noqa: E402
 
 from transformer.data import BOS, batches_by_tokens  # noqa: E402
@@ -263,8 +264,12 @@ def main() -> None:
         settings = json.loads((folder / "run.json").read_text("utf-8"))
         ways = choose(folder, options.data, points[-1]["epoch"])
         translator = SubwordTranslator.load(folder)
+        command = "-m transformer train, with the settings below"
+        for name in VARIANTS:
+            if matched[1].endswith(name):
+                command = f"benchmarks/ingredients.py {name}"
         found = {
-            "command": "python -m transformer train, with the settings below",
+            "command": f"python {command}",
             "date": today(),
             "processor": processor(),
             "torch": version("torch"),

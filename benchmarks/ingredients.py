@@ -1,0 +1,76 @@
+"""Runs of chapter 16's recipe with one ingredient left out.
+
+    python benchmarks/ingredients.py NAME FOLDER --data FOLDER [--epochs N] [--seed N]
+
+NAME is one of no-dropout, no-smoothing, no-warmup and post-norm. FOLDER keeps the run;
+it should end in the seed (runs/en-de-no-dropout-1), for benchmarks/translation.py reads
+it. A run that was stopped goes on.
+
+Leaving the warm-up out must not change the rates after it: they are the recipe's from
+its highest on, and before that the highest.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from transformer.translation import (  # noqa: E402
+    TINY,
+    Settings,
+    made_for_bf16,
+    prepare,
+    train_translator,
+)
+
+
+class AtOnce(Settings):
+    """A run that begins with its highest rate."""
+
+    def rate(self, step: int, total: int) -> float:
+        """The learning rate of a step, 1 to `total`."""
+        return super().rate(max(step, self.warmup), total)
+
+
+VARIANTS = {
+    "no-dropout": dataclasses.replace(TINY, dropout=0.0),
+    "no-smoothing": dataclasses.replace(TINY, smoothing=0.0),
+    "no-warmup": AtOnce(**dataclasses.asdict(TINY)),
+    "post-norm": dataclasses.replace(TINY, norm_first=False),
+}
+
+
+def main() -> None:
+    """Train one of them."""
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument("name", choices=VARIANTS)
+    ask.add_argument("folder", type=Path)
+    ask.add_argument("--data", default=os.environ.get("MULTI30K"))
+    ask.add_argument("--epochs", type=int, default=6)
+    ask.add_argument("--seed", type=int, default=1)
+    options = ask.parse_args()
+    torch.set_num_threads(1)
+    chosen = {"epochs": options.epochs, "seed": options.seed}
+    settings = dataclasses.replace(
+        VARIANTS[options.name], **chosen, bf16=made_for_bf16("cpu")
+    )
+    lessons = prepare(options.data, settings)
+    for now in train_translator(lessons, settings, options.folder, every=50, say=print):
+        if now.checked is not None:
+            print(
+                f"epoch {now.epoch}: training {now.loss:.3f}, validation "
+                f"{now.checked:.3f}, BLEU {now.bleu:.2f}, {now.seconds:.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
