@@ -226,9 +226,9 @@ def train(folder: Path, lessons: Lessons, settings: Recurrent) -> Trainee:
             if indices is plan[-1]:
                 moment = checked(trainee, lessons, moment)
             kept.note(moment)
-        kept.save(trainee, step)
-        if trainee.best_epoch == epoch:
+        if trainee.best_epoch == epoch:  # first: an epoch taken again writes it again
             trainee.save(best, step, kept.about)
+        kept.save(trainee, step)
         print(
             f"epoch {epoch}: training {moment.loss:.3f}, validation "
             f"{moment.checked:.3f}, BLEU {moment.bleu:.2f}, {seconds:.0f} s",
