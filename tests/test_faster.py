@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tests.strategies import models, seeds, token_ids
 from transformer import Transformer, TransformerConfig
-from transformer.data import PAD, Batch, sample_pairs, to_examples
+from transformer.data import PAD, Batch, pad, sample_pairs, to_examples
 from transformer.decoding import Translator, beam_search, greedy_search
 from transformer.faster import (
     CoarseDropout,
@@ -162,6 +162,45 @@ def test_under_autocast_the_sums_stay_exact(rows_at_once):
         assert (one - other).norm() < 0.01 * other.norm()
 
 
+def test_autocast_does_halve_the_products():
+    hidden, table, wanted = lesson(8, 4, 20, 16, 300, torch.float32)
+    low = hidden.bfloat16().float(), table.bfloat16().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        halved = chunked_loss(hidden, table, wanted)
+        again = chunked_loss(*low, wanted)  # the products see the same numbers
+    assert (halved - again).abs() < (halved - chunked_loss(hidden, table, wanted)).abs()
+
+
+def test_a_loss_makes_nothing_on_another_device():
+    hidden, table, wanted = lesson(2)
+    expected = chunked_loss(hidden, table, wanted, rows_at_once=4)
+    with torch.device("meta"):
+        loss = chunked_loss(hidden, table, wanted, rows_at_once=4)
+        made = gradients(loss, hidden, table)
+    assert loss == expected
+    for one, other in zip(made, gradients(expected, hidden, table), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
+def test_a_lean_search_makes_nothing_on_another_device(search, monkeypatch):
+    torch.manual_seed(4)
+    config = TransformerConfig(
+        11, 11, d_model=16, num_heads=2, d_ff=16, num_encoder_layers=2
+    )
+    speaker = Speaker(Transformer(config))
+    sources = [[3, 4, 5], [6]]
+    expected = getattr(speaker, search)(sources, 6)
+
+    def pad_on_the_processor(*arguments):
+        with torch.device("cpu"):
+            return pad(*arguments)
+
+    monkeypatch.setattr("transformer.decoding.pad", pad_on_the_processor)
+    with torch.device("meta"):
+        assert getattr(speaker, search)(sources, 6) == expected
+
+
 def test_a_table_in_half_precision_is_served_too():
     # As many rows as it takes for a sum kept in half precision to stand still.
     hidden, table, wanted = lesson(9, 20, 100, 16, 300, torch.float32)
@@ -199,6 +238,8 @@ def test_a_sum_needs_a_row_for_each_target():
         summed_loss(hidden[0], table, wanted[0, :4])
     with pytest.raises(ValueError, match=r"targets must lie in 0\.\.10, got 11"):
         summed_loss(hidden[0], table, torch.tensor([0, 3, 11, 4, 5]))
+    with pytest.raises(ValueError, match=r"targets must lie in 0\.\.10, got -1"):
+        summed_loss(hidden[0], table, torch.tensor([0, 3, -1, 4, 5]))
 
 
 @given(models(), token_ids(padded=True), token_ids(padded=True))

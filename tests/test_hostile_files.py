@@ -319,7 +319,7 @@ HUGE = 10**12
         (tensor("more", torch.ones(1)), "missing or unexpected more"),
         (without(LAST), "missing or unexpected output.weight"),
         (config(d_model=8), "should be"),
-        (config(tie_embeddings=True), "missing or unexpected"),
+        (config(tie_embeddings=True), "missing or unexpected output.weight"),
         (config(num_encoder_layers=2), "missing or unexpected encoder.layers.1"),
         (config(num_heads=3), f"{NO_MODEL}: num_heads must divide"),
         (config(d_model=4.0), NO_MODEL),

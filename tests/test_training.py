@@ -31,6 +31,7 @@ from transformer.training import (
     phrasebook_model,
     plan_batches,
     save_training,
+    sweep,
     train,
     translated_exactly,
     warmup_rate,
@@ -178,6 +179,25 @@ def test_a_plan_visits_every_example_in_every_epoch():
     assert sorted(i for batch in plan for i in batch) == sorted(3 * [*range(25)])
     assert plan == plan_batches(COPIES, 9, 3, 0)
     assert plan != plan_batches(COPIES, 9, 3, 1)
+
+
+def test_speed_and_time_left_by_hand(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))  # a second a look
+    run = train(small_model(), COPIES, Recipe(epochs=1, max_tokens=20))
+    targets = sum(len(target) + 1 for _, target in COPIES)
+    progress = list(run)
+    steps = len(progress)
+    assert steps > 2
+    assert [now.seconds_left for now in progress] == list(range(steps - 1, -1, -1))
+    assert progress[-1].tokens_per_second * steps == pytest.approx(targets)
+
+
+def test_what_another_has_swept_is_no_trouble(tmp_path, monkeypatch):
+    gone = tmp_path / "run.1.part"
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: [gone])
+    sweep(tmp_path / "run")
+    assert not gone.exists()
 
 
 @pytest.mark.plain  # checked shapes would make it slow
