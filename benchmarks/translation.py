@@ -264,12 +264,14 @@ def main() -> None:
         settings = json.loads((folder / "run.json").read_text("utf-8"))
         ways = choose(folder, options.data, points[-1]["epoch"])
         translator = SubwordTranslator.load(folder)
-        command = "-m transformer train, with the settings below"
-        for name in VARIANTS:
-            if matched[1].endswith(name):
-                command = f"benchmarks/ingredients.py {name}"
+        left_out = matched[1].removeprefix("en-de-")
+        command = (
+            f"python benchmarks/ingredients.py {left_out}"
+            if left_out in VARIANTS
+            else "python -m transformer train, with the settings below"
+        )
         found = {
-            "command": f"python {command}",
+            "command": command,
             "date": today(),
             "processor": processor(),
             "torch": version("torch"),

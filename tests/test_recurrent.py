@@ -20,9 +20,7 @@ import recurrent
 
 pytestmark = pytest.mark.plain  # the package's functions are given another model
 
-SETTINGS = recurrent.Recurrent(
-    **{**dataclasses.asdict(SMALL), "dropout": 0.0, "epochs": 3}
-)
+SETTINGS = recurrent.Recurrent(**dataclasses.asdict(SMALL))
 
 
 def model(seed=0, types=12):
