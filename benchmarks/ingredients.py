@@ -1,13 +1,13 @@
-"""Runs of chapter 16's recipe with one ingredient left out.
+"""Runs of chapter 16's recipe with one ingredient changed or left out.
 
     python benchmarks/ingredients.py NAME FOLDER --data FOLDER [--epochs N] [--seed N]
 
-NAME is one of no-dropout, no-smoothing, no-warmup and post-norm. FOLDER keeps the run;
-it should end in the seed (runs/en-de-no-dropout-1), for benchmarks/translation.py reads
-it. A run that was stopped goes on.
+NAME is one of low-rate, no-dropout, no-smoothing, no-warmup and post-norm. FOLDER keeps
+the run; it should end in the seed (runs/en-de-no-dropout-1), for
+benchmarks/translation.py reads it. A run that was stopped goes on.
 
-Leaving the warm-up out must not change the rates after it: they are the recipe's from
-its highest on, and before that the highest.
+The low rate is that of the first recipe. Leaving the warm-up out must not change the
+rates after it: they are the recipe's from its highest on, and before that the highest.
 """
 
 import argparse
@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from transformer.translation import (  # noqa: E402
     TINY,
+    Lessons,
     Settings,
     made_for_bf16,
     prepare,
@@ -39,11 +40,23 @@ class AtOnce(Settings):
 
 
 VARIANTS = {
+    "low-rate": dataclasses.replace(TINY, peak=0.003, warmup=400),
     "no-dropout": dataclasses.replace(TINY, dropout=0.0),
     "no-smoothing": dataclasses.replace(TINY, smoothing=0.0),
     "no-warmup": AtOnce(**dataclasses.asdict(TINY)),
     "post-norm": dataclasses.replace(TINY, norm_first=False),
 }
+
+
+def follow(lessons: Lessons, settings: Settings, folder: Path) -> None:
+    """Train in a folder, or go on there; a line an epoch."""
+    for now in train_translator(lessons, settings, folder, every=50, say=print):
+        if now.checked is not None:
+            print(
+                f"epoch {now.epoch}: training {now.loss:.3f}, validation "
+                f"{now.checked:.3f}, BLEU {now.bleu:.2f}, {now.seconds:.0f} s",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -62,14 +75,7 @@ def main() -> None:
     settings = dataclasses.replace(
         VARIANTS[options.name], **chosen, bf16=made_for_bf16("cpu")
     )
-    lessons = prepare(options.data, settings)
-    for now in train_translator(lessons, settings, options.folder, every=50, say=print):
-        if now.checked is not None:
-            print(
-                f"epoch {now.epoch}: training {now.loss:.3f}, validation "
-                f"{now.checked:.3f}, BLEU {now.bleu:.2f}, {now.seconds:.0f} s",
-                flush=True,
-            )
+    follow(prepare(options.data, settings), settings, options.folder)
 
 
 if __name__ == "__main__":

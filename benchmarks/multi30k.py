@@ -42,6 +42,19 @@ def by_size(
     }
 
 
+def agrees(folder: str, language: str) -> float:
+    """For which share of the validation sentences `as_tokenized` finds the tok text."""
+    other = "de" if language == "en" else "en"
+    raw, tok = (
+        read_pairs(folder, text, "val", language, other) for text in ("raw", "tok")
+    )
+    same = [
+        as_tokenized(written, language) == cut
+        for (written, _), (cut, _) in zip(raw, tok, strict=True)
+    ]
+    return sum(same) / len(same)
+
+
 def main() -> None:
     """Count, and write what was counted."""
     ask = argparse.ArgumentParser(description=__doc__)
@@ -50,7 +63,6 @@ def main() -> None:
     train, val = (
         read_pairs(folder, "tok", split, "en", "de") for split in ("train", "val")
     )
-    raw = read_pairs(folder, "raw", "val", "en", "de")
     types = PRESETS["tiny"].types
     subwords = Subwords.learn([side for pair in train for side in pair], types)
     sides = {}
@@ -70,12 +82,8 @@ def main() -> None:
                 word: subwords.pieces(word)
                 for word in sorted(set(new), key=lambda w: (-len(w), w))[:8]
             },
-            "as_tokenized_agrees": sum(
-                as_tokenized(one[side]) == other[side]
-                for one, other in zip(raw, val, strict=True)
-            )
-            / len(val),
         }
+    agreeing = {language: agrees(folder, language) for language in ("en", "de", "fr")}
     pieces = [len(subwords.encode(pair[1])) + 1 for pair in train]
     joint = [side for pair in train for side in pair]
     sizes = (200, 500, 1000, 2000, 5000, types, 20_000)
@@ -91,6 +99,7 @@ def main() -> None:
         "targets_an_epoch": sum(pieces),
         "longest_target": max(pieces),
         "sides": sides,
+        "as_tokenized_agrees": agreeing,
     }
     text = json.dumps(found, indent=1, ensure_ascii=False)
     RESULTS.write_text(text + "\n", encoding="utf-8")

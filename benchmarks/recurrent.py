@@ -6,9 +6,9 @@ What went before the Transformer: a GRU reads the sentence from both sides, anot
 the translation, and attention looks back at what was read (Luong et al. 2015, global
 attention with the dot product; the GRUs have two layers). Its subwords, table, batches,
 loss, optimiser, steps and searches are those of the chapter, and so is the number of
-parameters. It stops when validation finds no new low. Like any run it goes on where it
-was stopped, from the last epoch's end; --test asks the test sentences, once. The
-figures join those of chapter 16 in results/multi30k_runs.json.
+parameters. The loop is the chapter's own: it stops when validation finds no new low,
+and goes on where it was stopped. --test asks the test sentences, once. The figures join
+those of chapter 16 in results/multi30k_runs.json.
 """
 
 import argparse
@@ -16,10 +16,9 @@ import dataclasses
 import json
 import math
 import os
-import random
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,27 +31,22 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from ingredients import follow  # noqa: E402
 from race import processor  # noqa: E402
-from translation import RESULTS, curve, today  # noqa: E402
+from translation import CHOSEN, RESULTS, curve, measured, today  # noqa: E402
 
-from transformer.data import batches_by_tokens, pad  # noqa: E402
+from transformer.data import pad  # noqa: E402
 from transformer.decoding import penalised, speaking  # noqa: E402
 from transformer.faster import Beams  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
+from transformer.model import read_checkpoint, save_checkpoint  # noqa: E402
 from transformer.translation import (  # noqa: E402
     TINY,
-    Crew,
-    Lesson,
     Lessons,
-    Moment,
-    RunFolder,
-    SentencePair,
     Settings,
-    Trainee,
-    mean_loss,
+    SubwordTranslator,
     prepare,
     read_pairs,
-    score,
 )
 
 WAYS = ((1, 1.0), (5, 0.6), (5, 1.0))  # beams and length penalties
@@ -61,8 +55,9 @@ WAYS = ((1, 1.0), (5, 0.6), (5, 1.0))  # beams and length penalties
 class RecurrentModel(nn.Module):
     """A GRU from both sides, attention, and a GRU that speaks.
 
-    It has the parts that a lesson asks of a `Transformer`: `encode`, `decode`, `output`
-    and `config`, of which it uses the sizes of the tables, the dropout and the ids.
+    It has the parts that a run asks of a `Transformer`: `encode`, `decode`, `output`,
+    `save` and `config`, of which it uses the sizes of the tables, the dropout and the
+    ids; and the search that a run asks of a `Speaker`.
     """
 
     def __init__(self, settings: Settings, types: int) -> None:
@@ -130,6 +125,10 @@ class RecurrentModel(nn.Module):
         """What is to be said next after each given word."""
         return self.say(given, self.begin(memory, seen), memory, seen)[0]
 
+    def save(self, path: Path, notes: Mapping[str, str] | None = None) -> None:
+        """Write config and weights to one safetensors file, whole or not at all."""
+        save_checkpoint(self, path, notes or {})
+
     def beam_search(
         self,
         source_ids: Sequence[Sequence[int]],
@@ -166,8 +165,11 @@ class RecurrentModel(nn.Module):
         return [[i for i in ids if i not in (bos, eos)] for _, ids in best]
 
 
+@dataclass(frozen=True)
 class Recurrent(Settings):
     """A run's settings whose model is a `RecurrentModel`."""
+
+    network: str = "recurrent"  # tells its folder from a Transformer's
 
     def model(self, types: int) -> Any:
         """A model that has learnt nothing yet, with weights drawn by `seed`."""
@@ -175,101 +177,28 @@ class Recurrent(Settings):
             torch.manual_seed(self.seed)
             return RecurrentModel(self, types)
 
-
-def translate(
-    model: RecurrentModel, lessons: Lessons, sentences: Sequence[str], way: tuple
-) -> list[str]:
-    """The translation of each sentence, batches of like lengths."""
-    sources = [lessons.subwords.encode(sentence) for sentence in sentences]
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    answers = [""] * len(sources)
-    for start in range(0, len(order), 64):
-        now = order[start : start + 64]
-        room = 2 * len(sources[now[-1]]) + 10
-        said = model.beam_search([sources[i] for i in now], room, *way)
-        for index, ids in zip(now, said, strict=True):
-            most = 2 * len(sources[index]) + 10  # whoever shares the batch
-            answers[index] = lessons.subwords.decode(ids[:most])
-    return answers
+    def translator(self, model: Any, lessons: Lessons) -> "RecurrentTranslator":
+        """What says sentences with a model of such a run."""
+        subwords, languages, text = lessons.subwords, lessons.languages, lessons.text
+        return RecurrentTranslator(model, subwords, languages, text)
 
 
-def train(folder: Path, lessons: Lessons, settings: Recurrent) -> Trainee:
-    """Train to the end, or from the last epoch's end; the weights of the lowest loss.
+class RecurrentTranslator(SubwordTranslator):
+    """Sentences in, sentences out: the model searches for itself."""
 
-    The file of each epoch has the running mean beside the weights, so that the lowest
-    one can be taken up again.
-    """
-    trainee = Trainee(settings, lessons.subwords.size, Crew())
-    kept = RunFolder(folder, settings, {"model": "recurrent", **about(lessons)})
-    done = kept.resume(trainee, print)
-    before, started = kept.forget(done), time.perf_counter()
-    lengths = [max(len(a), len(b) + 1) for a, b in lessons.train]
-    best = folder / "best.safetensors"
-    step = done
-    for epoch in range(1, settings.epochs + 1):
-        rng = random.Random(f"{settings.seed} {epoch}")
-        plan = batches_by_tokens(lengths, settings.step_tokens, rng)
-        total = settings.epochs * len(plan)
-        if epoch * len(plan) <= done:
-            continue
-        if epoch > trainee.best_epoch + settings.patience:
-            print(f"no better for {settings.patience} epochs: the run ends")
-            break
-        for indices in plan:
-            step += 1
-            batch = [lessons.train[index] for index in indices]
-            rate = settings.rate(step, total)
-            loss, gradient = trainee.step(batch, step, rate)
-            tokens = sum(len(target) + 1 for _, target in batch)
-            seconds = before + time.perf_counter() - started
-            moment = Moment(step, total, epoch, loss, rate, gradient, tokens, seconds)
-            if indices is plan[-1]:
-                moment = checked(trainee, lessons, moment)
-            kept.note(moment)
-        if trainee.best_epoch == epoch:  # first: an epoch taken again writes it again
-            trainee.save(best, step, kept.about)
-        kept.save(trainee, step)
-        print(
-            f"epoch {epoch}: training {moment.loss:.3f}, validation "
-            f"{moment.checked:.3f}, BLEU {moment.bleu:.2f}, {seconds:.0f} s",
-            flush=True,
-        )
-    trainee.load(best, kept.about)
-    return trainee
+    def speaker(self) -> Any:
+        """What searches with the model as it is now."""
+        return self.model
 
 
-def about(lessons: Lessons) -> dict[str, str]:
-    """What a folder says of its lessons."""
-    return {
-        "languages": " ".join(lessons.languages),
-        "text": lessons.text,
-        "lessons": lessons.digest(),
-    }
-
-
-def checked(trainee: Trainee, lessons: Lessons, moment: Moment) -> Moment:
-    """Ask the validation sentences, and remember the lowest loss."""
-    with trainee.averaged() as model:
-        lesson = Lesson(model, 0.0, trainee.settings.bf16)
-        loss = mean_loss(lesson, lessons.check, trainee.settings.part_tokens)
-        found = measured(model, lessons, lessons.check_pairs, WAYS[0])
-    if loss < trainee.best:
-        trainee.best, trainee.best_epoch = loss, moment.epoch
-    return moment._replace(checked=loss, bleu=found["bleu"])
-
-
-def measured(
-    model: Any, lessons: Lessons, pairs: Sequence[SentencePair], way: tuple
-) -> dict[str, Any]:
-    """The scores of one way to translate."""
-    said = translate(model, lessons, [a for a, _ in pairs], way)
-    scores = score(said, [b for _, b in pairs], lessons.text)
-    return {
-        "average": 0,
-        "beam_size": way[0],
-        "length_penalty": way[1],
-        **scores._asdict(),
-    }
+def best(folder: Path, lessons: Lessons, settings: Recurrent) -> RecurrentTranslator:
+    """The translator of a run with the lowest validation loss."""
+    found, _ = read_checkpoint(folder / "model.safetensors")
+    model = settings.model(lessons.subwords.size)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(found[name])
+    return settings.translator(model, lessons)
 
 
 def main() -> None:
@@ -288,17 +217,23 @@ def main() -> None:
     chosen = {"seed": options.seed, "epochs": options.epochs, "peak": options.peak}
     settings = Recurrent(**{**dataclasses.asdict(TINY), **chosen})
     lessons = prepare(options.data, settings)
-    trainee = train(options.folder, lessons, settings)
+    follow(lessons, settings, options.folder)
+    translator = best(options.folder, lessons, settings)
+    points = curve(options.folder)
+    ways = []
+    for beam_size, length_penalty in WAYS:
+        found, _ = measured(translator, lessons.check_pairs, beam_size, length_penalty)
+        way = dict(zip(CHOSEN, (0, beam_size, length_penalty), strict=True))
+        ways.append({**way, **found})
     note = options.folder / "test.json"
-    with trainee.averaged() as model:
-        ways = [measured(model, lessons, lessons.check_pairs, way) for way in WAYS]
-        if options.test and not note.is_file():
-            best = max(ways, key=lambda way: way["bleu"])
-            way = best["beam_size"], best["length_penalty"]
-            pairs = read_pairs(options.data, "tok", "test", *lessons.languages)
-            found = measured(model, lessons, pairs, way)
-            found |= {"epoch": trainee.best_epoch, "date": today()}
-            note.write_text(json.dumps(found, indent=1), "utf-8")
+    if options.test and not note.is_file():
+        way = max(ways, key=lambda way: way["bleu"])
+        pairs = read_pairs(options.data, "tok", "test", *lessons.languages)
+        size, penalty = way["beam_size"], way["length_penalty"]
+        found, _ = measured(translator, pairs, size, penalty)
+        found |= {name: way[name] for name in CHOSEN}
+        found |= {"epoch": points[-1]["epoch"], "date": today()}
+        note.write_text(json.dumps(found, indent=1), "utf-8")
     run = {
         "command": f"python benchmarks/recurrent.py --seed {options.seed} "
         f"--epochs {options.epochs} --peak {options.peak}",
@@ -306,9 +241,9 @@ def main() -> None:
         "processor": processor(),
         "torch": version("torch"),
         "sacrebleu": version("sacrebleu"),
-        "parameters": sum(weight.numel() for weight in trainee.model.parameters()),
+        "parameters": sum(weight.numel() for weight in translator.model.parameters()),
         "settings": json.loads((options.folder / "run.json").read_text("utf-8")),
-        "curve": curve(options.folder),
+        "curve": points,
         "validation": ways,
     }
     if note.is_file():

@@ -22,6 +22,7 @@ def test_each_leaves_out_what_its_name_says():
         for name, settings in VARIANTS.items()
     }
     assert differ == {
+        "low-rate": {"peak": 0.003, "warmup": 400},
         "no-dropout": {"dropout": 0.0},
         "no-smoothing": {"smoothing": 0.0},
         "no-warmup": {},

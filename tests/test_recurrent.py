@@ -12,7 +12,7 @@ from small_runs import ROOT, SMALL, equal, state
 from transformer.data import pad
 from transformer.masks import padding_mask
 from transformer.model import Transformer
-from transformer.translation import TINY
+from transformer.translation import TINY, Lesson, RunFolder, mean_loss
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -87,20 +87,39 @@ def test_it_is_as_large_as_the_transformer_beside_it():
 
 
 def test_a_run_that_was_cut_ends_in_the_same_weights(lessons, tmp_path, monkeypatch):
-    whole = recurrent.train(tmp_path / "whole", lessons, SETTINGS)
-    saved = recurrent.RunFolder.save
+    recurrent.follow(lessons, SETTINGS, tmp_path / "whole")
+    saved = RunFolder.save
 
     def cut(kept, trainee, step):
         saved(kept, trainee, step)
-        raise KeyboardInterrupt
+        if step > 20:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(recurrent.RunFolder, "save", cut)
+    monkeypatch.setattr(RunFolder, "save", cut)
     with pytest.raises(KeyboardInterrupt):
-        recurrent.train(tmp_path / "cut", lessons, SETTINGS)
+        recurrent.follow(lessons, SETTINGS, tmp_path / "cut")
     monkeypatch.undo()
-    again = recurrent.train(tmp_path / "cut", lessons, SETTINGS)
+    recurrent.follow(lessons, SETTINGS, tmp_path / "cut")
     assert equal(state(tmp_path / "cut"), state(tmp_path / "whole"))
-    assert equal(again.mean, whole.mean)
     curve = recurrent.curve(tmp_path / "cut")
     assert [point["epoch"] for point in curve] == [1, 2, 3]
     assert curve[-1]["loss"] < curve[0]["loss"]
+
+
+def test_the_kept_weights_are_those_of_the_lowest_loss(lessons, tmp_path):
+    recurrent.follow(lessons, SETTINGS, tmp_path)
+    translator = recurrent.best(tmp_path, lessons, SETTINGS)
+    lesson = Lesson(translator.model, 0.0, False).eval()
+    loss = mean_loss(lesson, lessons.check, SETTINGS.part_tokens)
+    lowest = min(point["checked"] for point in recurrent.curve(tmp_path))
+    assert round(loss, 4) == lowest
+    sentences = [source for source, _ in lessons.check_pairs]
+    assert translator.translate(sentences, 1) == [
+        translator.translate([sentence], 1)[0] for sentence in sentences
+    ]
+
+
+def test_its_folder_is_not_taken_for_a_transformers(lessons, tmp_path):
+    RunFolder(tmp_path, SMALL, {})
+    with pytest.raises(ValueError, match="another run: its network is None, here rec"):
+        RunFolder(tmp_path, SETTINGS, {})

@@ -303,6 +303,14 @@ def test_tokenizing_what_is_tokenized_changes_nothing():
     assert as_tokenized(once) == once
 
 
+def test_an_apostrophe_goes_where_its_language_puts_it():
+    raw = "L'homme n'a qu'une main."
+    once = as_tokenized(raw, "fr")
+    assert once == "l&apos; homme n&apos; a qu&apos; une main ."
+    assert as_tokenized(once, "fr") == once
+    assert as_tokenized("The man's dog", "de") == as_tokenized("The man's dog")
+
+
 # Settings, and who learns what
 
 
@@ -394,7 +402,11 @@ def test_bf16_learns_the_same_lesson(lessons):
 
 def test_which_device_bf16_is_for(monkeypatch):
     for answer in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda a=answer: a)
+        monkeypatch.setattr(
+            torch.cuda,
+            "is_bf16_supported",
+            lambda including_emulation, a=answer: a or including_emulation,
+        )
         monkeypatch.setattr(
             torch.cpu, "_is_amx_tile_supported", lambda a=answer: a, raising=False
         )

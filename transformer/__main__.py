@@ -375,7 +375,8 @@ def run_translate_subwords(options: argparse.Namespace) -> None:
 
     def translated(sentences: Sequence[str]) -> list[str]:
         if translator.text == "tok":
-            sentences = [as_tokenized(sentence) for sentence in sentences]
+            language, _ = translator.languages
+            sentences = [as_tokenized(sentence, language) for sentence in sentences]
         return translator.translate(
             [sentence.strip() for sentence in sentences],
             options.beam_size,

@@ -179,8 +179,8 @@ class CoarseDropout(nn.Dropout):
     """Dropout that decides about a number by 16 random bits, four numbers a draw.
 
     The share dropped is the multiple of 1/65536 nearest to `p`, and below 1; what is
-    kept grows by that share, so nothing is added or lost on average. Only a processor
-    is sped up: elsewhere, and in evaluation, this is PyTorch's own.
+    kept is divided by the share kept, so nothing is added or lost on average. Only a
+    processor is sped up: elsewhere, and in evaluation, this is PyTorch's own.
     """
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -166,7 +166,7 @@ def fetch_multi30k(
             if found != expected:
                 raise ValueError(
                     f"{url} is not the file expected: its SHA-256 is {found[:12]}…, "
-                    f"not {str(expected)[:12]}…"
+                    f"not {str(expected)[:12]}…; {by_hand} once it is"
                 )
             write_whole(folder / name, data)
     return folder
@@ -353,7 +353,7 @@ class Lesson(nn.Module):
 def made_for_bf16(device: str) -> bool:
     """Whether a device multiplies bf16 matrices faster than float32 ones."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     found = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     return bool(found())
 
@@ -433,6 +433,11 @@ class Settings:
             torch.manual_seed(self.seed)
             return Transformer(self.config(types))
 
+    def translator(self, model: Transformer, lessons: "Lessons") -> "SubwordTranslator":
+        """What says sentences with a model of such a run."""
+        subwords, languages, text = lessons.subwords, lessons.languages, lessons.text
+        return SubwordTranslator(model, subwords, languages, text)
+
     def rate(self, step: int, total: int) -> float:
         """The learning rate of a step, 1 to `total`."""
         if step <= self.warmup:
@@ -443,10 +448,12 @@ class Settings:
         return self.peak * (1 + math.cos(math.pi * done)) / 2
 
 
-TINY = Settings(norm_first=True, step_tokens=2048, part_tokens=2048, warmup=400)
+TINY = Settings(
+    norm_first=True, step_tokens=2048, part_tokens=2048, peak=0.005, warmup=2000
+)
 PRESETS = {
     "tiny": TINY,
-    "small": dataclasses.replace(TINY, layers=3, d_model=256, d_ff=512),
+    "small": dataclasses.replace(TINY, layers=3, d_model=256, d_ff=512, peak=0.0035),
     "base": Settings(
         layers=6, d_model=512, num_heads=8, d_ff=2048, peak=0.0007, warmup=4000
     ),
@@ -546,10 +553,11 @@ def prepare(
 ) -> Lessons:
     """Read the training and validation pairs of a folder; learn subwords from training.
 
-    A training pair too long for the model's table or for a part of a step is left out.
+    A pair too long for the model's table or for a part of a step is left out.
 
     Raises:
-        ValueError: for files that are missing, unreadable or do not pair.
+        ValueError: for files that are missing, unreadable or do not pair, too few types
+            to begin with, or no pair that fits.
     """
     pairs = read_pairs(folder, text, "train", source, target)
     check_pairs = read_pairs(folder, text, "val", source, target)
@@ -712,13 +720,15 @@ def score(said: Sequence[str], wanted: Sequence[str], text: str = "tok") -> Scor
     )
 
 
-def as_tokenized(sentence: str) -> str:
+def as_tokenized(sentence: str, language: str = "en") -> str:
     """A sentence as in Multi30k's tok files: lowercased, punctuation set apart.
 
+    An apostrophe goes with what follows (man 's), in French with what it ends (l' eau).
     What is in that form already stays as it is.
     """
     text = html.unescape(unicodedata.normalize("NFC", sentence).lower())
-    text = re.sub(r"([^\w\s'.-]|\.(?=\s*$))", r" \1 ", text).replace("'", " '")
+    text = re.sub(r"([^\w\s'.-]|\.(?=\s*$))", r" \1 ", text)
+    text = text.replace("'", "' " if language == "fr" else " '")
     text = text.replace("&", "&amp;").replace("'", "&apos;").replace('"', "&quot;")
     return " ".join(text.split())
 
@@ -795,6 +805,10 @@ class SubwordTranslator:
         model = Transformer.load(path)
         return cls(model, subwords, (source, target), notes.get("text", "tok"))
 
+    def speaker(self) -> Speaker:
+        """What searches with the model as it is now."""
+        return Speaker(self.model)
+
     def translate(
         self,
         sentences: Sequence[str],
@@ -811,7 +825,7 @@ class SubwordTranslator:
         longest = self.model.config.max_length
         sources = [self.subwords.encode(sentence) for sentence in sentences]
         answers = [""] * len(sources)
-        speaker = Speaker(self.model)
+        speaker = self.speaker()
         order = sorted(
             filter(lambda i: sources[i], range(len(sources))),
             key=lambda i: len(sources[i]),
@@ -1066,8 +1080,7 @@ def _end_epoch(
     """Check on what was not learnt from; keep the weights, and the best of them."""
     crew = trainee.crew
     checked, bleu = 0.0, 0.0
-    subwords, languages, text = lessons.subwords, lessons.languages, lessons.text
-    translator = SubwordTranslator(trainee.model, subwords, languages, text)
+    translator = trainee.settings.translator(trainee.model, lessons)
     if crew.rank == 0:
         if kept is not None:
             kept.save_model(f"epoch-{moment.epoch:04}.safetensors", translator)
@@ -1076,7 +1089,8 @@ def _end_epoch(
             lesson = Lesson(model, 0.0, trainee.settings.bf16)
             checked = mean_loss(lesson, lessons.check, trainee.settings.part_tokens)
             said = translator.translate([a for a, _ in lessons.check_pairs], 1)
-            bleu = score(said, [b for _, b in lessons.check_pairs], text).bleu
+            wanted = [b for _, b in lessons.check_pairs]
+            bleu = score(said, wanted, lessons.text).bleu
             if kept is not None and checked < trainee.best:
                 kept.save_model("model.safetensors", translator)
     checked, bleu = crew.total(checked), crew.total(bleu)

@@ -82,6 +82,14 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
     answer = gradient(logits.clone(), word, smoothing)
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
+    longer = torch.tensor([200.0, 198.5, -3.0, 199.0, 0.0, 150.0, 10.0, 201.0])
+    expected = longer.softmax(dim=-1) - smoothing / 8
+    expected[2] -= 1 - smoothing
+    answer = torch.as_tensor(gradient(longer.clone(), 2, smoothing))
+    if not answer.isfinite().all():
+        return wrong("Right for small logits; with 200 the exponential overflows.")
+    if not near(answer, expected):
+        return wrong("Right for five words, and not for eight: each has the share ε/V.")
     return right("p - q: what is thought less what is wanted. It sums to zero.")
 
 
@@ -115,6 +123,13 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         )
     if not near(answer, torch.cat(large).logsumexp(dim=-1)):
         return wrong(f"With large logits it should be about 301.31; got {answer:.2f}.")
+    rising = [torch.tensor([0.0]), torch.tensor([300.0])]
+    answer = torch.as_tensor(log_sum_exp(rising))
+    if not near(answer, torch.cat(rising).logsumexp(dim=-1)):
+        return wrong(
+            "A later piece may hold the largest logit: the largest of the first piece "
+            f"will not do. After 0 and then 300 it should be 300; got {answer:.2f}."
+        )
     low = [torch.tensor([-300.0]), torch.tensor([-301.0])]
     if not near(torch.as_tensor(log_sum_exp(low)), torch.cat(low).logsumexp(dim=-1)):
         return wrong("With logits far below zero the sum comes out as nothing.")

@@ -58,6 +58,8 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         (["the", "the", "the", "dog"], 1, 2 / 4),
         (["the", "cat", "and", "the", "cat"], 2, 1 / 4),
         (["a", "dog"], 1, 0.0),
+        (["cat", "the", "sat"], 2, 0.0),
+        (["the", "cat", "sat", "on", "a", "mat"], 3, 2 / 4),
     ]
     for said, n, wanted in cases:
         share = clipped(list(said), list(reference), n)
@@ -86,6 +88,8 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         for value, message in known.items():
             if math.isclose(answer, value, abs_tol=1e-9):
                 return wrong(message)
+        if answer > wanted == 0 and n > 1:
+            return wrong("The order counts: *cat the* is not *the cat*.")
         return wrong(
             f"For {' '.join(said)!r} against {' '.join(reference)!r} and n = {n} the "
             f"share is {wanted:.3f}, got {answer:.3f}."

@@ -48,6 +48,22 @@ def wrong_words_alone(logits, right, smoothing):
     return answer
 
 
+def unshifted(logits, right, smoothing):
+    powers = logits.exp()
+    return powers / powers.sum() - target(logits, right, smoothing)
+
+
+def for_five_words(logits, right, smoothing):
+    wanted = torch.full_like(logits, smoothing / 5)
+    wanted[right] += 1 - smoothing
+    return logits.softmax(dim=-1) - wanted
+
+
+def by_the_first(parts):
+    highest = parts[0].max()
+    return highest + sum((part - highest).exp().sum() for part in parts).log()
+
+
 def pieces(parts):
     return torch.cat(parts).logsumexp(dim=-1)
 
@@ -113,6 +129,8 @@ def test_model_solutions_are_right(check, answer):
             "q is added",
         ),
         (check_gradient, lambda z, w, e: gradient(z, w, e)[w], "shape is ()"),
+        (check_gradient, unshifted, "with 200 the exponential overflows"),
+        (check_gradient, for_five_words, "not for eight"),
         (check_pieces, lambda parts: sum(p.logsumexp(-1) for p in parts), "added"),
         (check_pieces, lambda parts: sum(p.exp().sum() for p in parts), "missing"),
         (check_pieces, lambda parts: parts[-1].logsumexp(-1), "last piece"),
@@ -120,6 +138,7 @@ def test_model_solutions_are_right(check, answer):
         (check_pieces, lambda parts: torch.cat(parts).max(), "largest logit"),
         (check_pieces, lambda parts: torch.cat(parts).exp().mean().log(), "mean"),
         (check_pieces, overflowing, "overflows"),
+        (check_pieces, by_the_first, "A later piece may hold the largest"),
         (check_pieces, lambda parts: [p.logsumexp(-1) for p in parts], "shape is (2,)"),
         (check_pieces, underflowing, "below zero"),
     ],

@@ -75,6 +75,14 @@ def by_words(said, reference, n):
     return (grams(said, n) & grams(reference, n)).total() / len(said)
 
 
+def unordered(said, reference, n):
+    mine, theirs = (
+        Counter(frozenset(words[i : i + n]) for i in range(len(words) - n + 1))
+        for words in (said, reference)
+    )
+    return (mine & theirs).total() / mine.total()
+
+
 def different(said, reference, n):
     mine, theirs = grams(said, n), grams(reference, n)
     return len(mine.keys() & theirs.keys()) / len(mine)
@@ -106,6 +114,8 @@ def test_unanswered(check):
         (check_clipped, unclipped, "did not clip"),
         (check_clipped, recall, "recall"),
         (check_clipped, different, "different n-grams"),
+        (check_clipped, unordered, "order counts"),
+        (check_clipped, lambda s, r, n: clipped(s, r, min(n, 2)), "n = 3 the share is"),
         (check_clipped, by_words, "divided by the words"),
         (check_clipped, lambda said, reference, n: (1, 2), "a share, one number"),
         (check_two, 3, "mean of the means"),
