@@ -154,7 +154,8 @@ def fetch_multi30k(
             if (folder / name).is_file():
                 continue
             url = f"{address}/{name}" + (".gz" if text == "raw" else "")
-            by_hand = f"fetch {url} yourself into {(folder / name).parent}"
+            place = (folder / name).parent
+            by_hand = f"fetch {url} yourself into {place}"
             try:
                 data = download(url, functools.partial(say, name))
                 data = gzip.decompress(data) if url.endswith(".gz") else data
@@ -166,7 +167,7 @@ def fetch_multi30k(
             if found != expected:
                 raise ValueError(
                     f"{url} is not the file expected: its SHA-256 is {found[:12]}…, "
-                    f"not {str(expected)[:12]}…; {by_hand} once it is"
+                    f"not {str(expected)[:12]}…; the right one belongs in {place}"
                 )
             write_whole(folder / name, data)
     return folder
