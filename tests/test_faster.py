@@ -333,6 +333,13 @@ def test_a_model_with_coarse_dropout_is_the_same_model(model):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+def test_coarse_dropout_stays_where_the_numbers_are():
+    x = torch.ones(64)
+    with torch.device("meta"):
+        y = CoarseDropout(0.5)(x)
+    assert 0 < y.count_nonzero() < 64
+
+
 def test_off_a_processor_coarse_dropout_is_torchs_own():
     x = torch.ones(3, 4, device="meta")
     assert CoarseDropout(0.5)(x).device.type == "meta"

@@ -187,7 +187,7 @@ class CoarseDropout(nn.Dropout):
         if not self.training or x.device.type != "cpu":
             return super().forward(x)
         dropped = min(round(self.p * 2**16), 2**16 - 1)
-        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
         draws.random_(-(2**63), None)
         bits = draws.view(torch.int16)  # -32768 to 32767, evenly
         kept = bits[: x.numel()].view(x.shape) >= dropped - 2**15

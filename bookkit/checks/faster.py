@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from bookkit.exercises import (
     Verdict,
@@ -93,6 +94,22 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
     return right("p - q: what is thought less what is wanted. It sums to zero.")
 
 
+class Largest(TorchFunctionMode):
+    """Notes how many numbers the largest tensor has that is made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.numbers = max(self.numbers, made.numel())
+        return made
+
+
 @exercise
 def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     """Exercise: the logarithm of a sum of exponentials, piece by piece."""
@@ -133,4 +150,12 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     low = [torch.tensor([-300.0]), torch.tensor([-301.0])]
     if not near(torch.as_tensor(log_sum_exp(low)), torch.cat(low).logsumexp(dim=-1)):
         return wrong("With logits far below zero the sum comes out as nothing.")
+    long = [torch.linspace(-1, 1, 64) for _ in range(5)]
+    with Largest() as largest:
+        log_sum_exp(long)
+    if largest.numbers > 64:
+        return wrong(
+            "The number is right, but the pieces were joined: of five pieces of 64 "
+            f"logits you made one tensor of {largest.numbers}. Hold one at a time."
+        )
     return right("One number carries what all earlier pieces had to say.")
