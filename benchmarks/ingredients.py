@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,8 +32,11 @@ from transformer.translation import (  # noqa: E402
 )
 
 
+@dataclass(frozen=True)
 class AtOnce(Settings):
     """A run that begins with its highest rate."""
+
+    begin: str = "at the highest rate"  # tells its folder from the recipe's
 
     def rate(self, step: int, total: int) -> float:
         """The learning rate of a step, 1 to `total`."""
@@ -46,6 +50,12 @@ VARIANTS = {
     "no-warmup": AtOnce(**dataclasses.asdict(TINY)),
     "post-norm": dataclasses.replace(TINY, norm_first=False),
 }
+
+
+def add_data(ask: argparse.ArgumentParser) -> None:
+    """The option that says where Multi30k lies."""
+    found = os.environ.get("MULTI30K")
+    ask.add_argument("--data", default=found, required=found is None)
 
 
 def follow(lessons: Lessons, settings: Settings, folder: Path) -> None:
@@ -66,7 +76,7 @@ def main() -> None:
     )
     ask.add_argument("name", choices=VARIANTS)
     ask.add_argument("folder", type=Path)
-    ask.add_argument("--data", default=os.environ.get("MULTI30K"))
+    add_data(ask)
     ask.add_argument("--epochs", type=int, default=6)
     ask.add_argument("--seed", type=int, default=1)
     options = ask.parse_args()

@@ -15,11 +15,9 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +29,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ingredients import follow  # noqa: E402
-from race import processor  # noqa: E402
-from translation import CHOSEN, RESULTS, curve, measured, today  # noqa: E402
+from ingredients import add_data, follow  # noqa: E402
+from translation import CHOSEN, curve, measured, put, this_machine, today  # noqa: E402
 
 from transformer.data import pad  # noqa: E402
 from transformer.decoding import penalised, speaking  # noqa: E402
@@ -207,7 +204,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ask.add_argument("folder", type=Path)
-    ask.add_argument("--data", default=os.environ.get("MULTI30K"))
+    add_data(ask)
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--epochs", type=int, default=40)
     ask.add_argument("--peak", type=float, default=TINY.peak)
@@ -237,10 +234,7 @@ def main() -> None:
     run = {
         "command": f"python benchmarks/recurrent.py --seed {options.seed} "
         f"--epochs {options.epochs} --peak {options.peak}",
-        "date": today(),
-        "processor": processor(),
-        "torch": version("torch"),
-        "sacrebleu": version("sacrebleu"),
+        **this_machine(),
         "parameters": sum(weight.numel() for weight in translator.model.parameters()),
         "settings": json.loads((options.folder / "run.json").read_text("utf-8")),
         "curve": points,
@@ -248,10 +242,7 @@ def main() -> None:
     }
     if note.is_file():
         run["test"] = json.loads(note.read_text("utf-8"))
-    stored = json.loads(RESULTS.read_text("utf-8"))
-    stored.setdefault("rnn", {})[str(options.seed)] = run
-    text = json.dumps(stored, indent=1, ensure_ascii=False)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
+    put(run, "rnn", str(options.seed))
 
 
 if __name__ == "__main__":

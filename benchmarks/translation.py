@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import datetime
 import json
-import os
 import random
 import re
 import statistics
@@ -33,11 +32,12 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ingredients import VARIANTS  # noqa: E402
+from ingredients import VARIANTS, add_data  # noqa: E402
 from race import processor  # noqa: E402
 
 from transformer.data import BOS, batches_by_tokens  # noqa: E402
 from transformer.maps import attention_maps  # noqa: E402
+from transformer.model import write_whole  # noqa: E402
 from transformer.translation import (  # noqa: E402
     PRESETS,
     Crew,
@@ -91,13 +91,13 @@ def curve(folder: Path) -> list[dict[str, float]]:
     return points
 
 
-def choose(folder: Path, data: str, epoch: int) -> list[dict[str, Any]]:
+def choose(folder: Path, data: str, epoch: int) -> dict[str, Any]:
     """Every way to translate, measured on validation; kept in the folder."""
     kept = folder / "validation.json"
     if kept.is_file():
         there = json.loads(kept.read_text("utf-8"))
         if there["epoch"] == epoch:
-            return there["ways"]
+            return there
     ways = []
     for average in AVERAGES:
         try:
@@ -112,8 +112,9 @@ def choose(folder: Path, data: str, epoch: int) -> list[dict[str, Any]]:
                 way = dict(zip(CHOSEN, (average, beam, penalty), strict=True))
                 ways.append({**way, **found})
                 print(f"{folder}: {way} BLEU {found['bleu']:.2f}", flush=True)
-    kept.write_text(json.dumps({"epoch": epoch, "ways": ways}, indent=1), "utf-8")
-    return ways
+    found = {"epoch": epoch, "ways": ways, "made": this_machine()}
+    kept.write_text(json.dumps(found, indent=1), "utf-8")
+    return found
 
 
 def tested(
@@ -137,6 +138,27 @@ def tested(
 def today() -> str:
     """The date of a measurement."""
     return datetime.date.today().isoformat()
+
+
+def this_machine() -> dict[str, str]:
+    """When and with what something was measured."""
+    return {
+        "date": today(),
+        "processor": processor(),
+        "torch": version("torch"),
+        "sacrebleu": version("sacrebleu"),
+    }
+
+
+def put(found: Any, *names: str) -> None:
+    """Store one result under its names, beside what others have stored by now."""
+    stored = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    place = stored
+    for name in names[:-1]:
+        place = place.setdefault(name, {})
+    place[names[-1]] = found
+    text = json.dumps(stored, indent=1, ensure_ascii=False)
+    write_whole(RESULTS, f"{text}\n".encode())
 
 
 def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
@@ -170,7 +192,10 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
     by_length = []
     for low, high in ((1, 8), (9, 11), (12, 14), (15, 18), (19, 99)):
         some = [i for i, (a, _) in enumerate(pairs) if low <= len(a.split()) <= high]
-        found = score([said[i] for i in some], [pairs[i][1] for i in some])
+        if not some:
+            continue
+        wanted = [pairs[i][1] for i in some]
+        found = score([said[i] for i in some], wanted, translator.text)
         by_length.append(
             {"from": low, "to": high, "sentences": len(some), "bleu": found.bleu}
         )
@@ -233,9 +258,7 @@ def cost(data: str, preset: str, bf16: bool, steps: int = 40) -> dict[str, Any]:
         "targets_a_second": round(speed, 1),
         "seconds_an_epoch": round(targets / speed, 1),
         "steps": steps,
-        "date": today(),
-        "processor": processor(),
-        "torch": version("torch"),
+        **this_machine(),
     }
 
 
@@ -245,56 +268,57 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ask.add_argument("runs", nargs="*", metavar="RUN")
-    ask.add_argument("--data", default=os.environ.get("MULTI30K"))
+    add_data(ask)
     ask.add_argument("--test", action="store_true")
     ask.add_argument("--mistakes", action="store_true", help="look at the first run")
     ask.add_argument("--cost", action="store_true", help="time steps of two presets")
     options = ask.parse_args()
     torch.set_num_threads(1)
-    stored = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
-    runs = stored.setdefault("runs", {})
+    if options.mistakes and not options.runs:
+        ask.error("--mistakes needs a RUN")
     for folder in map(Path, options.runs):
         matched = re.fullmatch(r"(.+)-(\d+)", folder.resolve().name)
         if not matched:
             ask.error(f"{folder} should end in its seed: runs/en-de-tiny-1")
+        kind, seed = matched.groups()
         points = curve(folder)
         if not points:
             print(f"{folder}: no epoch is over yet")
             continue
         settings = json.loads((folder / "run.json").read_text("utf-8"))
-        ways = choose(folder, options.data, points[-1]["epoch"])
+        if settings["seed"] != int(seed):
+            ask.error(f"{folder} has seed {settings['seed']}, and says {seed}")
+        epoch = points[-1]["epoch"]
+        chosen = choose(folder, options.data, epoch)
         translator = SubwordTranslator.load(folder)
-        left_out = matched[1].removeprefix("en-de-")
+        left_out = kind.removeprefix("en-de-")
         command = (
-            f"python benchmarks/ingredients.py {left_out}"
+            f"python benchmarks/ingredients.py {left_out} {folder.name} "
+            f"--epochs {epoch} --seed {seed}"
             if left_out in VARIANTS
-            else "python -m transformer train, with the settings below"
+            else f"python -m transformer train --epochs {epoch} --seed {seed}, with "
+            "the settings below"
         )
         found = {
             "command": command,
-            "date": today(),
-            "processor": processor(),
-            "torch": version("torch"),
-            "sacrebleu": version("sacrebleu"),
+            **chosen["made"],
             "parameters": sum(w.numel() for w in translator.model.parameters()),
             "settings": settings,
             "curve": points,
-            "validation": ways,
+            "validation": chosen["ways"],
         }
         there = folder / "test.json"
         if options.test or there.is_file():
-            found["test"] = tested(folder, options.data, points[-1]["epoch"], ways)
-        runs.setdefault(matched[1], {})[matched[2]] = found
+            found["test"] = tested(folder, options.data, epoch, chosen["ways"])
+        put(found, "runs", kind, seed)
     for preset in ("tiny", "small") if options.cost else ():
         for bf16 in (False, True):
             name = f"{preset} {'bf16' if bf16 else 'float32'}"
-            found = cost(options.data, preset, bf16)
-            stored.setdefault("cost", {})[name] = found
-            print(f"{name}: {found['targets_a_second']:,.0f} targets a second")
+            took = cost(options.data, preset, bf16)
+            put(took, "cost", name)
+            print(f"{name}: {took['targets_a_second']:,.0f} targets a second")
     if options.mistakes:
-        stored["mistakes"] = mistakes(Path(options.runs[0]), options.data)
-    text = json.dumps(stored, indent=1, ensure_ascii=False)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
+        put(mistakes(Path(options.runs[0]), options.data), "mistakes")
 
 
 if __name__ == "__main__":

@@ -333,6 +333,13 @@ def test_a_model_with_coarse_dropout_is_the_same_model(model):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+def test_a_model_that_speaks_goes_on_without_dropout():
+    part = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Dropout(0.5)).eval()
+    part[0].train()
+    coarse_dropout(part)
+    assert [one.training for one in part] == [True, False]
+
+
 def test_coarse_dropout_stays_where_the_numbers_are():
     x = torch.ones(64)
     with torch.device("meta"):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import REAL, SMALL, write_corpus
+from small_runs import REAL, SMALL, partly, write_corpus
 
 from transformer import translation
 from transformer.__main__ import main
@@ -74,7 +74,9 @@ def test_pairs_that_cannot_be_read_say_which(tmp_path):
         read_pairs(tmp_path, "raw", "val", "en", "de")
     packed = gzip.compress(b"one\n" * 99)
     (tmp_path / "test.de").write_text("eins\n")
-    for broken in (b"not packed", packed[:-9], packed[:12] + b"\xff" + packed[13:]):
+    false_block = packed[:10] + b"\xff" + packed[11:]  # zlib's own error
+    flipped = packed[:12] + b"\xff" + packed[13:]
+    for broken in (b"not packed", packed[:-9], false_block, flipped):
         (tmp_path / "test.en.gz").write_bytes(broken)
         with pytest.raises(ValueError, match=r"test\.en\.gz cannot be read as text"):
             read_pairs(tmp_path, "raw", "test", "en", "de")
@@ -150,6 +152,37 @@ def test_fetching_brings_what_is_missing_once(tmp_path, repository, text):
     with served(repository) as (address, asked):
         fetch_multi30k(tmp_path, text, ("en", "de"), address=address)
     assert len(asked) == 1  # what is there is not asked for
+
+
+def test_what_was_fetched_by_hand_is_used(tmp_path, repository):
+    for name, data in repository.items():
+        if name.startswith("raw"):
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+    fetch_multi30k(tmp_path, "raw", ("en", "de"), address="http://127.0.0.1:9")
+    assert len(read_pairs(tmp_path, "raw", "val", "en", "de")) == 12_000
+
+
+def test_a_packed_file_with_false_bits_is_refused(tmp_path, repository):
+    name = "raw/train.en.gz"
+    repository[name] = repository[name][:10] + b"\xff" + repository[name][11:]
+    with (
+        served(repository) as (address, _),
+        pytest.raises(ValueError, match=r"no Multi30k \(.*invalid block.*\): fetch"),
+    ):
+        fetch_multi30k(tmp_path, "raw", ("en",), address=address)
+
+
+def test_a_language_that_is_not_there_is_named_before_anything_is_fetched(
+    tmp_path, repository
+):
+    with (
+        served(repository) as (address, asked),
+        pytest.raises(ValueError, match="text in de, en, fr, got cs"),
+    ):
+        fetch_multi30k(tmp_path, "raw", ("en", "cs"), address=address)
+    assert not asked
 
 
 def test_a_wrong_file_is_refused_and_not_kept(tmp_path, repository):
@@ -303,6 +336,14 @@ def test_tokenizing_what_is_tokenized_changes_nothing():
     assert as_tokenized(once) == once
 
 
+def test_signs_that_people_type_become_those_of_the_corpus():
+    assert as_tokenized("The man’s dog – “Rex” … — runs!") == (
+        "the man &apos;s dog - &quot; rex &quot; ... - runs !"
+    )
+    assert as_tokenized("L’homme attend...", "fr") == "l&apos; homme attend ..."
+    assert as_tokenized("Dr. No waits .") == "dr. no waits ."
+
+
 def test_an_apostrophe_goes_where_its_language_puts_it():
     raw = "L'homme n'a qu'une main."
     once = as_tokenized(raw, "fr")
@@ -422,6 +463,7 @@ def test_a_crew_of_one_goes_where_it_is_sent(monkeypatch):
     with pytest.raises(ValueError, match="no GPU was found here"):
         Crew.join("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert Crew.join("cuda") == Crew(device=torch.device("cuda", 0))
 
 
@@ -481,10 +523,25 @@ def test_each_translation_is_the_same_alone_and_in_a_batch(learned, lessons):
     assert together == alone
 
 
-def test_a_sentence_too_long_is_named(learned):
+def test_a_beam_finds_the_same_whoever_shares_the_batch(lessons, tmp_path):
+    partly(lessons, tmp_path, settings=dataclasses.replace(SMALL, epochs=12))
+    translator = SubwordTranslator.load(tmp_path)
+    with torch.no_grad():
+        translator.model.output.weight.mul_(2)  # sure of itself: it talks on and on
+    words = "le chat est noir nous aimons les chiens elle a deux amis"
+    rng = random.Random(0)
+    sentences = [" ".join(rng.choices(words.split(), k=k % 4 + 1)) for k in range(40)]
+    together = translator.translate([*sentences, "nous aimons " * 5], 5, 2.0)
+    alone = [translator.translate([one], 5, 2.0)[0] for one in sentences]
+    assert together[:-1] == alone
+    assert len(set(alone)) > 5
+
+
+def test_a_sentence_too_long_is_named_before_any_is_translated(learned, monkeypatch):
     translator = SubwordTranslator.load(learned)
+    monkeypatch.setattr(translator, "speaker", lambda: None)
     with pytest.raises(ValueError, match=r"sentence 2 is too long: .* at most 64 fit"):
-        translator.translate(["le chat", "x " * 99])
+        translator.translate(["le chat", "x " * 99], batch=1)
 
 
 def test_a_translator_and_its_subwords_must_fit(learned, tmp_path):

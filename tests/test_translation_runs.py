@@ -13,6 +13,7 @@ import types
 
 import pytest
 import torch
+from filelock import FileLock
 from small_runs import (
     ENVIRONMENT,
     FLAGS,
@@ -734,10 +735,10 @@ def test_raw_text_is_taken_as_it_is(learned, tmp_path, capsys):
         ("evaluate {data} --data {data}", "no checkpoint at"),
         ("evaluate {run} --data {data} --average 9", "keeps 2 epochs, not 9"),
         ("evaluate {out} --split train", "invalid choice: 'train'"),
-        ("evaluate {run} --data {data} --out {data}", "corpus"),
         ("plot nowhere --out x.svg", "nowhere has no metrics.jsonl"),
         ("plot {run} --out x.doc", "cannot draw x.doc"),
         ("translate --weights {run} --file nowhere", "nowhere"),
+        ("words --weights {run}", "reads pieces of words"),
         ("translate --weights {run} --file x chat", "not both"),
         ("translate --weights {data}/val.en chat", "is not a whole safetensors file"),
     ],
@@ -750,6 +751,93 @@ def test_wrong_flags_and_files_get_one_line(
     assert (code, output) == (2, "")
     assert heard.count("\n") == 1
     assert said in heard
+
+
+def test_scores_are_told_even_if_the_translations_cannot_be_kept(
+    corpus, learned, capsys
+):
+    arguments = f"evaluate {learned} --data {corpus} --beam-size 1 --out {corpus}"
+    code, output, heard = inside(capsys, *arguments.split())
+    assert (code, heard.count("\n")) == (2, 1)
+    assert 0 <= json.loads(output)["bleu"] <= 100
+
+
+def test_too_little_memory_is_one_line(monkeypatch, capsys):
+    def give_up(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(commands, "run_train", give_up)
+    code, _, heard = inside(capsys, "train", "--out", "run")
+    assert (code, heard.count("\n")) == (2, 1)
+    assert "out of memory. Try a lower --part-tokens" in heard
+
+
+def test_an_error_of_ours_is_not_taken_for_too_little_memory(monkeypatch):
+    def stumble(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(commands, "run_train", stumble)
+    with pytest.raises(RuntimeError, match="a bug"):
+        commands.main(["train", "--out", "run"])
+
+
+def test_a_training_keeps_others_out_of_its_folder(lessons, tmp_path):
+    lock = tmp_path / "run" / "run.lock"
+    code = f"import filelock; filelock.FileLock({str(lock)!r}).acquire(blocking=False)"
+    ask = functools.partial(
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    run = train_translator(lessons, SMALL, tmp_path / "run")
+    next(run)
+    assert "filelock._error.Timeout" in ask().stderr
+    again = train_translator(lessons, SMALL, tmp_path / "run")
+    next(again)  # a cell that was stopped and is run again
+    run.close()
+    assert "filelock._error.Timeout" in ask().stderr
+    again.close()
+    assert ask().returncode == 0
+
+
+def test_a_second_training_in_a_folder_is_refused(corpus, tmp_path, capsys):
+    run = "train", "--data", corpus, "--out", tmp_path, *FLAGS, "--epochs"
+    assert inside(capsys, *run, 1)[0] == 0
+    with FileLock(tmp_path / "run.lock", is_singleton=False):
+        code, _, heard = inside(capsys, *run, 2)
+    assert (code, heard.count("\n")) == (2, 2)
+    assert heard.endswith(f"another training is writing to {tmp_path}\n")
+    assert read_metrics(tmp_path)[-1]["epoch"] == 1
+    assert inside(capsys, *run, 2)[0] == 0
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"keep": 0}])
+def test_what_is_kept_is_counted_from_one(lessons, wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        next(train_translator(lessons, SMALL, **wrong))
+
+
+def test_each_process_needs_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ValueError, match="process 2 of this machine found 1"):
+        Crew.join("cuda")
+
+
+def test_pairs_left_out_are_counted(corpus, tmp_path, capsys):
+    short = [*FLAGS, "--max-length", "20", "--epochs", "1"]
+    run = "train", "--data", corpus, "--out", tmp_path, *short
+    code, _, heard = inside(capsys, *run)
+    assert code == 0
+    settings = json.loads((tmp_path / "run.json").read_text("utf-8"))
+    subwords = SubwordTranslator.load(tmp_path).subwords
+    long = 0
+    for split in ("train", "val"):
+        for source, target in read_pairs(corpus, "tok", split, "fr", "en"):
+            sizes = len(subwords.encode(source)), len(subwords.encode(target)) + 1
+            long += max(sizes) > settings["max_length"] == 20
+    assert heard.startswith(f"{long} pairs are too long and left out\n")
+    assert long > 0
 
 
 TAUGHT = {

@@ -57,20 +57,19 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = ask.add_subparsers(metavar="COMMAND", required=True)
-    weights = OneLineParser(add_help=False)
-    weights.add_argument(
-        "--weights",
-        metavar="FILE",
-        help="what train-phrasebook or train wrote (default: the file that ships)",
-    )
+    shipped = "(default: the file that ships)"
     translate = commands.add_parser(
         "translate",
-        parents=[weights],
         help="translate a sentence, a file, or standard input line by line",
         description="Translate one sentence, each line of a file, or each line of "
         "standard input; without --weights, from French to English. Blank lines stay "
         "blank. A word that the phrasebook does not know is an error; a translator "
         "with subwords knows no such words.",
+    )
+    translate.add_argument(
+        "--weights",
+        metavar="FILE",
+        help=f"what train-phrasebook or train wrote {shipped}",
     )
     translate.add_argument(
         "--file", metavar="FILE", help="read the sentences from a file, one a line"
@@ -98,9 +97,12 @@ def parser() -> argparse.ArgumentParser:
     translate.set_defaults(run=run_translate)
     words = commands.add_parser(
         "words",
-        parents=[weights],
         help="list the words that can be translated",
-        description="List every word that the model can read, or can say.",
+        description="List every word that the model can read, or can say. A "
+        "translator with subwords has no such list.",
+    )
+    words.add_argument(
+        "--weights", metavar="FILE", help=f"what train-phrasebook wrote {shipped}"
     )
     words.add_argument(
         "--english", action="store_true", help="list the words that it can say"
@@ -403,6 +405,8 @@ def run_translate_subwords(options: argparse.Namespace) -> None:
 
 def run_words(options: argparse.Namespace) -> None:
     """List the words of one side, one a line."""
+    if with_subwords(options.weights):
+        raise ValueError(f"{options.weights} reads pieces of words: there is no list")
     translator = load_translator(options.weights)
     print("\n".join(translator.target if options.english else translator.source))
 
@@ -504,6 +508,8 @@ def run_train(options: argparse.Namespace) -> None:
     lessons = prepare(folder, settings, *languages, options.text)
     model = Transformer(settings.config(lessons.subwords.size))
     size = sum(weight.numel() for weight in model.parameters())
+    if lessons.left_out:
+        speak(f"{lessons.left_out:,} pairs are too long and left out")
     speak(
         f"{len(lessons.train):,} sentence pairs, {lessons.subwords.size:,} subwords, "
         f"{size:,} parameters; {crew.size} × {crew.device.type}, "
@@ -562,8 +568,6 @@ def run_evaluate(options: argparse.Namespace) -> None:
     )
     seconds = time.perf_counter() - began
     scores = score(said, [target for _, target in pairs], text)
-    if options.out:
-        write_whole(Path(options.out), "".join(f"{one}\n" for one in said).encode())
     found = {
         "weights": options.weights,
         "average": options.average,
@@ -574,7 +578,9 @@ def run_evaluate(options: argparse.Namespace) -> None:
         **scores._asdict(),
         "seconds": round(seconds, 1),
     }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(found, indent=1), flush=True)  # whatever becomes of --out
+    if options.out:
+        write_whole(Path(options.out), "".join(f"{one}\n" for one in said).encode())
 
 
 def run_plot(options: argparse.Namespace) -> None:
@@ -639,6 +645,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except (ValueError, OSError) as error:
         say(one_line(f"python -m transformer: {error}"))
+        return 2
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, if it is loaded
+            raise
+        say(one_line(f"python -m transformer: {error} Try a lower --part-tokens."))
         return 2
     return 0
 

@@ -199,7 +199,7 @@ def coarse_dropout(model: nn.Module) -> None:
     for part in list(model.modules()):
         for name, child in part.named_children():
             if type(child) is nn.Dropout:
-                setattr(part, name, CoarseDropout(child.p))
+                setattr(part, name, CoarseDropout(child.p).train(child.training))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import hashlib
 import html
 import http.client
 import importlib
+import itertools
 import json
 import math
 import os
@@ -17,12 +18,14 @@ import time
 import unicodedata
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock, Timeout
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -70,6 +73,7 @@ __all__ = [
     "mean_loss",
     "Score",
     "score",
+    "PLAIN",
     "as_tokenized",
     "SubwordTranslator",
     "Moment",
@@ -144,14 +148,17 @@ def fetch_multi30k(
     A file is kept under its final name only when its SHA-256 is the expected one.
 
     Raises:
-        ValueError: when a file cannot be had, or is not the one expected: which, why,
-            and where to put it by hand.
+        ValueError: for a language that is not there; when a file cannot be had, or is
+            not the one expected: which, why, and where to put it by hand.
     """
     folder = Path(folder)
+    for language in languages:
+        if f"{text}/train.{language}" not in MULTI30K_SHA256:
+            raise ValueError(f"Multi30k has {text} text in de, en, fr, got {language}")
     for split in SPLITS:
         for language in languages:
             name = multi30k_name(text, split, language)
-            if (folder / name).is_file():
+            if any((folder / f"{name}{end}").is_file() for end in ("", ".gz")):
                 continue
             url = f"{address}/{name}" + (".gz" if text == "raw" else "")
             place = (folder / name).parent
@@ -159,15 +166,20 @@ def fetch_multi30k(
             try:
                 data = download(url, functools.partial(say, name))
                 data = gzip.decompress(data) if url.endswith(".gz") else data
-            except (OSError, EOFError, http.client.HTTPException) as error:
+            except (
+                OSError,
+                EOFError,
+                zlib.error,
+                http.client.HTTPException,
+            ) as error:
                 reason = getattr(error, "reason", None) or error
                 raise ValueError(f"no Multi30k ({reason}): {by_hand}") from None
-            expected = MULTI30K_SHA256.get(f"{text}/{split}.{language}")
+            expected = MULTI30K_SHA256[f"{text}/{split}.{language}"]
             found = hashlib.sha256(data).hexdigest()
             if found != expected:
                 raise ValueError(
                     f"{url} is not the file expected: its SHA-256 is {found[:12]}…, "
-                    f"not {str(expected)[:12]}…; the right one belongs in {place}"
+                    f"not {expected[:12]}…; the right one belongs in {place}"
                 )
             write_whole(folder / name, data)
     return folder
@@ -182,7 +194,7 @@ def read_text(path: Path) -> str:
     data = path.read_bytes()
     try:
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as text: {error}") from None
 
 
@@ -492,6 +504,11 @@ class Crew:
             raise ValueError("no GPU was found here: try --device cpu")
         size = int(os.environ.get("WORLD_SIZE", "1"))
         place = int(os.environ.get("LOCAL_RANK", "0"))
+        if device == "cuda" and place >= torch.cuda.device_count():
+            raise ValueError(
+                f"each process needs a GPU of its own: process {place + 1} of this "
+                f"machine found {torch.cuda.device_count()}"
+            )
         where = torch.device(device, place) if device == "cuda" else torch.device("cpu")
         if size == 1:
             return cls(device=where)
@@ -538,6 +555,7 @@ class Lessons(NamedTuple):
     subwords: Subwords
     languages: tuple[str, str] = ("en", "de")
     text: str = "tok"
+    left_out: int = 0  # pairs, of both kinds, that were too long
 
     def digest(self) -> str:
         """A number that tells other lessons from these."""
@@ -574,7 +592,8 @@ def prepare(
     if not train or not fit:
         raise ValueError(f"{folder} has no pairs of at most {most} subwords")
     check = [pieces(pair) for pair in fit]
-    return Lessons(train, check, fit, subwords, (source, target), text)
+    left_out = len(pairs) - len(train) + len(check_pairs) - len(fit)
+    return Lessons(train, check, fit, subwords, (source, target), text, left_out)
 
 
 class Trainee:
@@ -721,14 +740,23 @@ def score(said: Sequence[str], wanted: Sequence[str], text: str = "tok") -> Scor
     )
 
 
+PLAIN = str.maketrans(
+    dict.fromkeys("’‘", "'")
+    | dict.fromkeys("“”„«»", '"')
+    | {"–": "-", "—": " - ", "…": "..."}
+)
+
+
 def as_tokenized(sentence: str, language: str = "en") -> str:
     """A sentence as in Multi30k's tok files: lowercased, punctuation set apart.
 
-    An apostrophe goes with what follows (man 's), in French with what it ends (l' eau).
-    What is in that form already stays as it is.
+    Quotation marks and dashes become plain ones. An apostrophe goes with what follows
+    (man 's), in French with what it ends (l' eau). A full stop is set apart at the end
+    of the sentence only, for elsewhere it may belong to a word (dr. no).
     """
     text = html.unescape(unicodedata.normalize("NFC", sentence).lower())
-    text = re.sub(r"([^\w\s'.-]|\.(?=\s*$))", r" \1 ", text)
+    text = text.translate(PLAIN)
+    text = re.sub(r"([^\w\s'.-]|\.{2,}|(?<!\.)\.(?=\s*$))", r" \1 ", text)
     text = text.replace("'", "' " if language == "fr" else " '")
     text = text.replace("&", "&amp;").replace("'", "&apos;").replace('"', "&quot;")
     return " ".join(text.split())
@@ -825,24 +853,31 @@ class SubwordTranslator:
         """
         longest = self.model.config.max_length
         sources = [self.subwords.encode(sentence) for sentence in sentences]
+        for number, source in enumerate(sources, start=1):
+            if len(source) > longest:
+                words = f"{len(source)} subwords, at most {longest} fit"
+                raise ValueError(f"sentence {number} is too long: {words}")
         answers = [""] * len(sources)
         speaker = self.speaker()
+
+        def room(index: int) -> int:
+            """How long an answer may become: what it is depends on nobody else."""
+            eights = math.ceil(len(sources[index]) / 8)
+            return min(longest, 2 * 8 * eights + 10)
+
         order = sorted(
             filter(lambda i: sources[i], range(len(sources))),
             key=lambda i: len(sources[i]),
         )
-        for start in range(0, len(order), batch):
-            now = order[start : start + batch]
-            room = min(longest, 2 * len(sources[now[-1]]) + 10)
-            if len(sources[now[-1]]) > longest:
-                words = f"{len(sources[now[-1]])} subwords, at most {longest} fit"
-                raise ValueError(f"sentence {now[-1] + 1} is too long: {words}")
-            said = speaker.beam_search(
-                [sources[i] for i in now], room, beam_size, length_penalty
-            )
-            for index, ids in zip(now, said, strict=True):
-                most = 2 * len(sources[index]) + 10  # whoever shares the batch
-                answers[index] = self.subwords.decode(ids[:most])
+        for most, alike in itertools.groupby(order, room):
+            same = list(alike)
+            for start in range(0, len(same), batch):
+                now = same[start : start + batch]
+                said = speaker.beam_search(
+                    [sources[i] for i in now], most, beam_size, length_penalty
+                )
+                for index, ids in zip(now, said, strict=True):
+                    answers[index] = self.subwords.decode(ids)
         return answers
 
 
@@ -890,6 +925,22 @@ class RunFolder:
                     f"{path} holds another run: its {name} is {there.get(name)}, "
                     f"here {mine}"
                 )
+
+    def hold(self) -> None:
+        """Keep other processes from writing here until this one lets go, or dies.
+
+        Raises:
+            ValueError: when one is writing here already.
+        """
+        # Held as long as this object lives; shared inside a process, where a notebook
+        # may have left a training half-way.
+        self.lock = FileLock(self.path / "run.lock", is_singleton=True)
+        try:
+            self.lock.acquire(blocking=False)
+        except Timeout:
+            raise ValueError(f"another training is writing to {self.path}") from None
+        except OSError as error:
+            raise ValueError(f"cannot keep a run in {self.path}: {error}") from None
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints that are there, the newest first."""
@@ -1018,9 +1069,11 @@ def train_translator(
     moment, goes on to the same weights, bit for bit on one machine's CPU.
 
     Raises:
-        ValueError: for a folder that cannot be written to, that holds another run, or
-            that not all processes share; for a loss that is no number any more.
+        ValueError: for `every` or `keep` below 1; for a folder that cannot be written
+            to, that holds another run, that another training is writing to, or that
+            not all processes share; for a loss that is no number any more.
     """
+    require_positive(every=every, keep=keep)
     crew = crew or Crew()
     trainee = Trainee(settings, lessons.subwords.size, crew)
     kept = None
@@ -1032,6 +1085,8 @@ def train_translator(
             "lessons": lessons.digest(),
         }
         kept = RunFolder(Path(folder), settings, about)
+        if crew.rank == 0:
+            kept.hold()
         done = kept.resume(trainee, say)
         if crew.total(float(done)) != done * crew.size:
             raise ValueError(f"not all processes find the same run in {folder}")
