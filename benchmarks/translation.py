@@ -51,7 +51,7 @@ from transformer.translation import (  # noqa: E402
 )
 
 RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
-AVERAGES = (0, 5, 10)  # epochs whose weights are averaged; 0: the running mean
+AVERAGES = (0, 1, 5, 10)  # last epochs whose weights are averaged; 0: running mean
 BEAMS = (1, 5)
 PENALTIES = (0.6, 1.0)
 CHOSEN = ("average", "beam_size", "length_penalty")
@@ -94,12 +94,15 @@ def curve(folder: Path) -> list[dict[str, float]]:
 def choose(folder: Path, data: str, epoch: int) -> dict[str, Any]:
     """Every way to translate, measured on validation; kept in the folder."""
     kept = folder / "validation.json"
+    ways: list[dict[str, Any]] = []
     if kept.is_file():
         there = json.loads(kept.read_text("utf-8"))
         if there["epoch"] == epoch:
-            return there
-    ways = []
-    for average in AVERAGES:
+            ways = there["ways"]
+    known = {way["average"] for way in ways}
+    if known == set(AVERAGES):
+        return there
+    for average in sorted(set(AVERAGES) - known):
         try:
             translator = SubwordTranslator.load(folder, average)
         except ValueError as error:
@@ -112,6 +115,7 @@ def choose(folder: Path, data: str, epoch: int) -> dict[str, Any]:
                 way = dict(zip(CHOSEN, (average, beam, penalty), strict=True))
                 ways.append({**way, **found})
                 print(f"{folder}: {way} BLEU {found['bleu']:.2f}", flush=True)
+    ways.sort(key=lambda way: way["average"])
     found = {"epoch": epoch, "ways": ways, "made": this_machine()}
     kept.write_text(json.dumps(found, indent=1), "utf-8")
     return found
