@@ -798,6 +798,12 @@ def test_a_training_keeps_others_out_of_its_folder(lessons, tmp_path):
     assert ask().returncode == 0
 
 
+def test_a_folder_that_cannot_be_held_is_named(lessons, tmp_path):
+    (tmp_path / "run" / "run.lock").mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"cannot keep a run in {tmp_path / 'run'}"):
+        next(train_translator(lessons, SMALL, tmp_path / "run"))
+
+
 def test_a_second_training_in_a_folder_is_refused(corpus, tmp_path, capsys):
     run = "train", "--data", corpus, "--out", tmp_path, *FLAGS, "--epochs"
     assert inside(capsys, *run, 1)[0] == 0
