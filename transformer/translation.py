@@ -73,7 +73,7 @@ __all__ = [
     "mean_loss",
     "Score",
     "score",
-    "PLAIN",
+    "PLAIN_SIGNS",
     "as_tokenized",
     "SubwordTranslator",
     "Moment",
@@ -740,7 +740,7 @@ def score(said: Sequence[str], wanted: Sequence[str], text: str = "tok") -> Scor
     )
 
 
-PLAIN = str.maketrans(
+PLAIN_SIGNS = str.maketrans(
     dict.fromkeys("’‘", "'")
     | dict.fromkeys("“”„«»", '"')
     | {"–": "-", "—": " - ", "…": "..."}
@@ -755,7 +755,7 @@ def as_tokenized(sentence: str, language: str = "en") -> str:
     of the sentence only, for elsewhere it may belong to a word (dr. no).
     """
     text = html.unescape(unicodedata.normalize("NFC", sentence).lower())
-    text = text.translate(PLAIN)
+    text = text.translate(PLAIN_SIGNS)
     text = re.sub(r"([^\w\s'.-]|\.{2,}|(?<!\.)\.(?=\s*$))", r" \1 ", text)
     text = text.replace("'", "' " if language == "fr" else " '")
     text = text.replace("&", "&amp;").replace("'", "&apos;").replace('"', "&quot;")
