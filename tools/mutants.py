@@ -12,9 +12,10 @@ puts the changed functions in the place of the sound ones, and runs the tests th
 the changed line, the quickest first, to the first that fails. What is changed outside
 functions needs a fresh import, in a process that has only torch loaded.
 
-What was found is kept in `.mutants/`, so that a long run can be stopped and taken up.
-Which test runs which line is read from `.coverage`, which `make units` writes. Limits
-are of processor time: a busy machine makes no mutant look slow.
+What was found is kept in `.mutants/`, so that a long run can be stopped and taken up;
+`report` adds it to benchmarks/results/mutants_tried.json, so that another machine need
+not try it again. Which test runs which line is read from `.coverage`, which `make
+units` writes. Limits are of processor time: a busy machine makes no mutant look slow.
 """
 
 import argparse
@@ -78,6 +79,11 @@ class Mutant:
     def function(self) -> str:
         """What it is in."""
         return f"{self.module}.{self.name.partition(': ')[0]}"
+
+    @property
+    def identity(self) -> str:
+        """Short, and another one when the statement that it changes is another."""
+        return digest(self.module, self.name, self.code)[:10]
 
     def apply(self, source: str) -> str:
         """The module, changed."""
@@ -293,7 +299,7 @@ class Tests:
         from coverage import CoverageData
 
         self.seconds: dict[str, float] = {}
-        self.enough = float(SETTINGS["enough"])
+        self.enough = float("inf")
         self.unfit: set[str] = set()  # failing as things are, they prove nothing
         for file in sorted(folder.glob("units-*.xml")):
             for case in ElementTree.parse(file).iter("testcase"):
@@ -790,13 +796,26 @@ def tests_digest() -> str:
     return digest(*(file.read_text(encoding="utf-8") for file in files))
 
 
+def record() -> dict[str, dict[str, dict[str, str]]]:
+    """What was found on any machine: by diary and function, identities by verdict."""
+    path = RESULTS / "mutants_tried.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 class Diary:
     """What became of each mutant, kept in a file a line."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.path = KEPT / f"{name}.jsonl"
         self.path.parent.mkdir(exist_ok=True)
         self.fates: dict[str, dict[str, Any]] = {}
+        self.recorded = {
+            identity: verdict
+            for verdicts in record().get(name, {}).values()
+            for verdict, identities in verdicts.items()
+            for identity in identities.split()
+        }
         if self.path.exists():
             for line in self.path.read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError):
@@ -811,7 +830,16 @@ class Diary:
     def of(self, mutant: Mutant) -> dict[str, Any]:
         """What is known of a mutant of the code as it is now."""
         entry = self.fates.get(self.key(mutant), {})
-        return entry if entry.get("code") == mutant.code else {}
+        if entry.get("code") == mutant.code:
+            return entry
+        recorded = self.recorded.get(mutant.identity)
+        return {"verdict": recorded, "tests": ""} if recorded else {}
+
+    def verdict(self, mutant: Mutant) -> str:
+        """Killed, timeout, survived, or by a claim of the book; empty if untried."""
+        entry = self.of(mutant)
+        by_claim = entry.get("by", "").startswith("claim")
+        return "claim" if by_claim else entry.get("verdict", "")
 
     def knows(self, mutant: Mutant, tests: str) -> bool:
         """A killed mutant stays killed; a survivor is tried again by new tests."""
@@ -819,6 +847,18 @@ class Diary:
         return bool(entry) and (
             entry["verdict"] != "survived" or entry["tests"] == tests
         )
+
+    def write_down(self, mutants: Iterable[Mutant]) -> dict[str, dict[str, str]]:
+        """What is known of these, for the record; survivors await more tests."""
+        found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for mutant in mutants:
+            verdict = self.verdict(mutant)
+            if verdict and not (verdict == "survived" and self.name == "tests"):
+                found[mutant.function][verdict].append(mutant.identity)
+        return {
+            function: {verdict: " ".join(sorted(ids)) for verdict, ids in rows.items()}
+            for function, rows in found.items()
+        }
 
     def add(self, mutant: Mutant, tests: str, fate: Fate) -> None:
         """Write it down."""
@@ -839,6 +879,7 @@ class Diary:
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 
+@functools.cache
 def equivalent() -> dict[str, dict[str, str]]:
     """The mutants that no test can tell from the package, and why: by module."""
     path = ROOT / "tests" / "equivalent_mutants.json"
@@ -866,9 +907,12 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def run_side_by_side(chosen: Sequence[str], jobs: int, again: bool) -> int:
+def run_side_by_side(
+    chosen: Sequence[str], jobs: int, again: bool, enough: float
+) -> int:
     """Several processes share the mutants out."""
-    command = [sys.executable, __file__, "run", *chosen, *["--again"][: int(again)]]
+    flags = [*["--again"][: int(again)], "--enough", str(enough)]
+    command = [sys.executable, __file__, "run", *chosen, *flags]
     running = [
         subprocess.Popen([*command, "--part", f"{part}/{jobs}"]) for part in range(jobs)
     ]
@@ -879,10 +923,14 @@ def run_side_by_side(chosen: Sequence[str], jobs: int, again: bool) -> int:
             process.terminate()
 
 
-def run_all(chosen: Sequence[str], again: bool, part: int, parts: int) -> int:
+def run_all(
+    chosen: Sequence[str], again: bool, enough: float, part: int, parts: int
+) -> int:
     """Every mutant that is not in the diary yet; the work of one process."""
     load_the_heavy()
-    tests, diary, now = Tests(KEPT), Diary("tests"), tests_digest()
+    tests, diary = Tests(KEPT), Diary("tests")
+    tests.enough = enough
+    now = f"{tests_digest()} {enough:g}"  # a survivor of less is tried again
     for fate in diary.fates.values():
         tests.killers[""][fate["by"]] += fate["verdict"] == "killed"
     order = []
@@ -934,8 +982,7 @@ def run_sample(budget: float) -> int:
     load_the_heavy()
     every = [m for name in chosen for m in mutants_of(name) if not reason(m)]
     random.Random(commit()).shuffle(every)
-    tests = Tests(KEPT)
-    tests.enough = float("inf")  # few survive, and none does for want of time
+    tests = Tests(KEPT)  # of any length: few survive, and none does for want of time
     bench = Bench(tests)
     fates: Counter[str] = Counter()
     try:
@@ -1075,29 +1122,23 @@ def run_claims(chosen: Sequence[str], most: int | None) -> int:
 # The report.
 
 
-def report(chosen: Sequence[str]) -> int:
-    """What is in the diaries, as numbers and as a page."""
+def report() -> int:
+    """What is in the diaries, as numbers and as a page, and for the next machine."""
     tried, claimed = Diary("tests"), Diary("claims")
-    table, survivors, unseen = {}, [], 0
-    for module in chosen:
+    table, survivors = {}, []
+    found = {module: mutants_of(module) for module in modules()}
+    for module, mutants in found.items():
         row: Counter[str] = Counter()
-        for mutant in mutants_of(module):
+        for mutant in mutants:
             row["mutants"] += 1
-            fate, why = tried.of(mutant), reason(mutant)
-            if why:
-                row["equivalent"] += 1
-                survivors.append((module, mutant, why))
-            elif not fate:
-                row["not tried"] += 1
-                unseen += 1
-            else:
-                row[fate["verdict"]] += 1
-                if fate["verdict"] == "survived":
-                    survivors.append((module, mutant, "not killed yet"))
-            if book := claimed.of(mutant):
+            verdict, why = tried.verdict(mutant), reason(mutant)
+            row["equivalent" if why else verdict or "not tried"] += 1
+            if why or verdict == "survived":
+                survivors.append((module, mutant, why or "not killed yet"))
+            if book := claimed.verdict(mutant):
                 row["book tried"] += 1
-                row["book claims"] += book["by"].startswith("claim")
-                row["book breaks"] += book["verdict"] != "survived"
+                row["book claims"] += book == "claim"
+                row["book breaks"] += book != "survived"
         table[module] = dict(row)
     total: Counter[str] = Counter()
     for row in table.values():
@@ -1105,7 +1146,7 @@ def report(chosen: Sequence[str]) -> int:
     dead = total["killed"] + total["timeout"]
     alive = total["survived"]
     share = dead / max(dead + alive, 1)
-    found = {
+    numbers = {
         "modules": table,
         "total": dict(total),
         "killed_share_of_those_tried_and_not_equivalent": round(share, 4),
@@ -1114,10 +1155,15 @@ def report(chosen: Sequence[str]) -> int:
             for module, m, why in survivors
         ],
     }
-    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-    (RESULTS / "mutants.json").write_text(text, encoding="utf-8")
+    every = [mutant for mutants in found.values() for mutant in mutants]
+    known = {diary.name: diary.write_down(every) for diary in (tried, claimed)}
+    for name, what in (("mutants", numbers), ("mutants_tried", known)):
+        text = json.dumps(what, indent=1, ensure_ascii=False) + "\n"
+        (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
     (RESULTS / "mutants.md").write_text(page(table, total, survivors), encoding="utf-8")
-    say(f"{dead} of {dead + alive} killed ({share:.1%}), {unseen} not tried")
+    say(
+        f"{dead} of {dead + alive} killed ({share:.1%}), {total['not tried']} not tried"
+    )
     return 0
 
 
@@ -1197,21 +1243,28 @@ def main() -> int:
     ask.add_argument("--sample", type=float, metavar="SECONDS")
     ask.add_argument("--jobs", type=int, default=1, metavar="N", help="side by side")
     ask.add_argument("--most", type=int, metavar="N", help="claims: so many a module")
+    ask.add_argument(
+        "--enough",
+        type=float,
+        default=SETTINGS["enough"],
+        metavar="SECONDS",
+        help="of tests, quick ones first, after which a mutant has survived",
+    )
     ask.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     ask.add_argument("--again", action="store_true", help="the equivalent ones too")
     options = ask.parse_intermixed_args()
     chosen = options.modules or list(modules())
     if options.command == "report":
-        return report(chosen)
+        return report()
     if options.command == "claims":
         return run_claims(chosen, options.most)
     if options.command == "run":
         if options.sample:
             return run_sample(options.sample)
         if options.jobs > 1:
-            return run_side_by_side(chosen, options.jobs, options.again)
-        part, _, parts = options.part.partition("/")
-        return run_all(chosen, options.again, int(part), int(parts))
+            return run_side_by_side(chosen, options.jobs, options.again, options.enough)
+        part, parts = map(int, options.part.split("/"))
+        return run_all(chosen, options.again, options.enough, part, parts)
     for name in chosen:
         say(f"{name}: {len(mutants_of(name))}")
     return 0
