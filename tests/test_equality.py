@@ -95,17 +95,22 @@ def agree(
     inputs: list[Tensor],
     tolerance: float,
 ) -> None:
-    """The same weights and inputs must give the same output and gradients."""
+    """The same weights and inputs must give the same output and gradients.
+
+    What is larger than 1 is rounded in larger steps: a gradient of 7, by 15 of them, was
+    1.1e-5 off on a processor that adds in another order. So the largest entry counts.
+    """
     pull = torch.randn_like(run_ours(*inputs))
     found = results(ours, run_ours, inputs, pull, by_name)
     wanted = results(theirs, run_theirs, inputs, pull, renamed)
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
+        assert tensor.isfinite().all()
         assert_close(
             found[name],
             tensor,
             rtol=0,
-            atol=tolerance,
+            atol=tolerance * max(1.0, tensor.abs().max().item()),
             msg=lambda text, name=name: f"{name}: {text}",
         )
 
