@@ -100,6 +100,11 @@ def test_every_sentence_survives_print_and_read(pairs):
             assert tuple(lower_first(tokenize(printed), known)) == words
 
 
+def test_a_comma_stands_at_its_word():
+    words = ["en", "mai", ",", "Jane", "chante"]
+    assert detokenize(words) == "En mai, Jane chante"
+
+
 def test_an_unknown_first_word_keeps_its_capital():
     assert lower_first(["Zorro", "va"], {"va"}) == ["Zorro", "va"]
 
@@ -131,7 +136,9 @@ def test_encode_and_decode_are_inverse(words):
         (["a", ""], "got ''"),
         (["a", "b c"], "got 'b c'"),
         (["a", "b", "a"], "'a' again"),
+        (["<pad>"], "'<pad>' again"),
         (["<bos>"], "'<bos>' again"),
+        (["a", "<eos>"], "'<eos>' again"),
     ],
 )
 def test_bad_vocabularies_are_refused(words, message):
@@ -351,6 +358,15 @@ def test_batches_use_each_index_once_within_the_budget(case, seed):
     for batch in batches:
         assert len(batch) * max(lengths[i] for i in batch) <= budget
     assert batches == batches_by_tokens(lengths, budget, random.Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget", "sizes"),
+    [([2] * 5, 4, [1, 2, 2]), ([1, 1, 3, 3, 3], 6, [1, 2, 2]), ([5], 5, [1])],
+)
+def test_a_batch_takes_all_that_it_can(lengths, budget, sizes):
+    batches = batches_by_tokens(lengths, budget, random.Random(0))
+    assert sorted(map(len, batches)) == sizes
 
 
 def test_equal_lengths_meet_by_chance():

@@ -184,12 +184,8 @@ def test_a_loss_makes_nothing_on_another_device():
 
 @pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
 def test_a_lean_search_makes_nothing_on_another_device(search, monkeypatch):
-    torch.manual_seed(4)
-    config = TransformerConfig(
-        11, 11, d_model=16, num_heads=2, d_ff=16, num_encoder_layers=2
-    )
-    speaker = Speaker(Transformer(config))
-    sources = [[3, 4, 5], [6]]
+    speaker = Speaker(talker(4, torch.float32, sharp=12))
+    sources = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
     expected = getattr(speaker, search)(sources, 6)
 
     def pad_on_the_processor(*arguments):
@@ -217,6 +213,7 @@ def test_a_table_in_half_precision_is_served_too():
     ("change", "message"),
     [
         ({"smoothing": 1.0}, r"smoothing must lie in \[0, 1\), got 1.0"),
+        ({"smoothing": -0.5}, r"smoothing must lie in \[0, 1\), got -0.5"),
         ({"rows_at_once": 0}, "rows_at_once must be a whole number of at least 1"),
         ({"wanted": torch.ones(3, 4, dtype=torch.int64)}, "each target needs a row"),
         ({"wanted": torch.zeros(3, 5, dtype=torch.int64)}, "got only padding"),
@@ -471,11 +468,13 @@ def test_sentences_of_one_length_need_no_mask_and_leave_when_they_end():
 def test_only_on_a_processor_are_kernels_ruled_out():
     with half_precision("cpu"):
         assert not torch.backends.cuda.flash_sdp_enabled()
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no GPU here
         with half_precision("cuda"):
             assert torch.backends.cuda.flash_sdp_enabled()
             assert torch.backends.cuda.math_sdp_enabled()
+            assert torch.get_autocast_dtype("cuda") == torch.bfloat16
 
 
 def test_speaking_leaves_the_model_as_it_was():

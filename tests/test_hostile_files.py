@@ -411,7 +411,7 @@ STATE = torch.get_rng_state()
         (tensor("random", torch.zeros_like(STATE)), "random"),
         (tensor("surplus", torch.ones(3)), "surplus"),
         (note("step", "soon"), "step"),
-        (note("step", "-1"), "step"),
+        (note("step", "-1"), "step -1"),
         (lambda notes, _: notes.pop("step"), "step"),
         (note("data", "numbers"), "its data is numbers, here letters"),
         (config(d_ff=99), "of another run: its config is"),

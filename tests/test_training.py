@@ -19,7 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from transformer import Transformer, TransformerConfig
-from transformer.data import EOS, PAD, make_batch
+from transformer.data import (
+    EOS,
+    PAD,
+    make_batch,
+    sample_pairs,
+    to_examples,
+    vocabularies,
+)
 from transformer.decoding import Translator
 from transformer.training import (
     Recipe,
@@ -137,6 +144,15 @@ def test_rate_refuses_step_zero():
         warmup_rate(0, 512)
 
 
+def test_the_seed_draws_the_phrasebooks_examples():
+    french, english = vocabularies()
+    for held_out in (False, True):
+        pairs = sample_pairs(20, 1, held_out)
+        examples = phrasebook_examples(20, 1, held_out)
+        assert examples == to_examples(pairs, french, english)
+        assert examples != phrasebook_examples(20, 0, held_out)
+
+
 def test_recipe_cools_down_to_nothing():
     recipe = Recipe(warmup=10, cool_down=0.5)
     assert recipe.rate(100, 100, 64) == 0
@@ -153,7 +169,9 @@ def test_recipe_cools_down_to_nothing():
         ({"max_tokens": -1}, "max_tokens .* got -1"),
         ({"warmup": 0}, "warmup .* got 0"),
         ({"cool_down": 1.5}, r"\[0, 1\], got 1.5"),
+        ({"cool_down": -0.5}, r"\[0, 1\], got -0.5"),
         ({"smoothing": 1}, r"\[0, 1\), got 1"),
+        ({"smoothing": -0.5}, r"\[0, 1\), got -0.5"),
         ({"max_norm": 0}, "above 0, got 0"),
         ({"max_norm": float("nan")}, "above 0, got nan"),
     ],
