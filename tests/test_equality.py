@@ -97,8 +97,8 @@ def agree(
 ) -> None:
     """The same weights and inputs must give the same output and gradients.
 
-    What is larger than 1 is rounded in larger steps: a gradient of 7, by 15 of them, was
-    1.1e-5 off on a processor that adds in another order. So the largest entry counts.
+    What is larger than 1 is rounded in larger steps: on a processor that adds in
+    another order a gradient of 7 was 1.1e-5 off. So the largest entry counts.
     """
     pull = torch.randn_like(run_ours(*inputs))
     found = results(ours, run_ours, inputs, pull, by_name)

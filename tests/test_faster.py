@@ -184,7 +184,9 @@ def test_a_loss_makes_nothing_on_another_device():
 
 @pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
 def test_a_lean_search_makes_nothing_on_another_device(search, monkeypatch):
-    speaker = Speaker(talker(4, torch.float32, sharp=12))
+    model = talker(4, torch.float32, sharp=12)
+    with torch.device("meta"):
+        speaker = Speaker(model)
     sources = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
     expected = getattr(speaker, search)(sources, 6)
 

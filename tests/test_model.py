@@ -51,6 +51,14 @@ def test_tying_shares_one_table() -> None:
     assert (model.output.weight[5] == 7).all()
 
 
+def test_a_model_makes_nothing_on_another_device() -> None:
+    model = Transformer(small()).eval()
+    source, target = torch.tensor([[3, 4, 5, 0]]), torch.tensor([[1, 6, 7]])
+    expected = model(source, target)
+    with torch.device("meta"):
+        assert model(source, target).equal(expected)
+
+
 @given(models(), token_ids(padded=True), token_ids())
 def test_forward_is_encode_then_decode(model, source, target) -> None:
     target = target[:1].expand(len(source), -1)
@@ -211,4 +219,4 @@ def test_presets_take_overrides() -> None:
     config = TransformerConfig.tiny(100, 120, dropout=0.0, num_heads=2)
     assert (config.d_model, config.num_heads, config.dropout) == (128, 2, 0.0)
     assert TransformerConfig.big(10, 10).d_ff == 4096
-    assert TransformerConfig.base(10, 10) == TransformerConfig(10, 10)
+    assert TransformerConfig.base(9, 11) == TransformerConfig(9, 11)

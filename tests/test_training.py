@@ -259,6 +259,39 @@ def test_a_step_is_adams_on_the_clipped_gradient():
 
 
 @pytest.mark.plain
+def test_the_papers_adam_moves_nothing_until_it_is_told_a_rate():
+    model = small_model()
+    before = weights(model)
+    optimizer = papers_adam(model)
+    label_smoothed_loss(
+        model(*make_batch(COPIES)[:2]), make_batch(COPIES)[2]
+    ).backward()
+    optimizer.step()
+    assert weights(model).equal(before)
+
+
+def test_sentences_go_where_the_model_is():
+    model, seen = small_model().to("meta"), []
+    model.register_forward_pre_hook(
+        lambda _, ids: seen.extend(x.device.type for x in ids)
+    )
+    with pytest.raises(RuntimeError, match="meta"):  # which holds no answers
+        translated_exactly(model, COPIES)
+    assert seen == ["meta", "meta"]
+
+
+def test_unless_told_otherwise_a_run_is_kept_each_hundred_steps(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        "transformer.training.save_training", lambda *those: kept.append(those[3])
+    )
+    recipe = Recipe(epochs=17, max_tokens=6)
+    total = [
+        one.step for one in train(small_model(), COPIES, recipe, 0, tmp_path / "run")
+    ]
+    assert kept == [100, 200, len(total)]  # and at the end
+
+
 def test_training_refuses_no_examples():
     with pytest.raises(ValueError, match=r"examples .* got 0"):
         next(train(small_model(), []))
