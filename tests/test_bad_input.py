@@ -60,6 +60,7 @@ def model(**overrides) -> Transformer:
         (lambda: model(dropout=1), r"\[0, 1\), got 1"),
         (lambda: model(max_length=0), "max_length .* got 0"),
         (lambda: model(pad_id=1), r"three different ids in 0..12, got \(1, 1, 2\)"),
+        (lambda: model(pad_id=-1), r"three different ids in 0..12, got \(-1, 1, 2\)"),
         (lambda: model(eos_id=13), r"three different ids in 0..12, got \(0, 1, 13\)"),
         (
             lambda: TransformerConfig(10, 12, tie_embeddings=True),

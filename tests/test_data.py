@@ -164,11 +164,14 @@ def test_an_unknown_word_is_named_with_its_neighbours(word, near):
 
 def test_a_small_vocabulary_is_listed_whole():
     with pytest.raises(
-        ValueError, match=r"9 words are known: a, b, c, d, e, f, g, h, i$"
+        ValueError,
+        match=r"^unknown word 'q'; 9 words are known: a, b, c, d, e, f, g, h, i$",
     ):
         Vocabulary("abcdefghi").encode(["q"])
     with pytest.raises(ValueError, match='10 words are known: "python -m transformer'):
         Vocabulary("abcdefghij").encode(["q"])
+    with pytest.raises(ValueError, match=r"did you mean Rome or Roma\?\); 2 words"):
+        Vocabulary(["Rome", "Roma"]).encode(["Rom"])
 
 
 def test_a_huge_unknown_word_makes_a_short_message():
@@ -383,6 +386,7 @@ def test_equal_lengths_meet_by_chance():
     ("lengths", "budget", "message"),
     [
         ([3, 9], 8, r"1\.\.8, got 9"),
+        ([1, 9], 8, r"1\.\.8, got 9"),
         ([0, 3], 8, r"1\.\.8, got 0"),
         ([3], 0, "max_tokens .* got 0"),
     ],

@@ -147,6 +147,16 @@ def test_the_sum_is_the_mean_times_the_count():
     torch.testing.assert_close(total, mean * real.sum())
 
 
+def test_a_sum_takes_every_word_for_one():
+    """Only `chunked_loss` knows of padding: to `summed_loss` 0 is a word."""
+    hidden, table, _ = lesson()
+    rows, wanted = hidden.flatten(0, 1), torch.arange(15) % 11
+    expected = F.cross_entropy(
+        rows @ table.T, wanted, reduction="sum", label_smoothing=0.1
+    )
+    torch.testing.assert_close(summed_loss(rows, table, wanted), expected)
+
+
 @pytest.mark.parametrize("rows_at_once", [1, 16, 4096])
 def test_under_autocast_the_sums_stay_exact(rows_at_once):
     hidden, table, wanted = lesson(8, 4, 20, 16, 300, torch.float32)
@@ -217,7 +227,10 @@ def test_a_table_in_half_precision_is_served_too():
         ({"smoothing": 1.0}, r"smoothing must lie in \[0, 1\), got 1.0"),
         ({"smoothing": -0.5}, r"smoothing must lie in \[0, 1\), got -0.5"),
         ({"rows_at_once": 0}, "rows_at_once must be a whole number of at least 1"),
-        ({"wanted": torch.ones(3, 4, dtype=torch.int64)}, "each target needs a row"),
+        (
+            {"wanted": torch.ones(3, 4, dtype=torch.int64)},
+            r"each target needs a row of hidden, got \(3, 5, 4\) and \(3, 4\)",
+        ),
         ({"wanted": torch.zeros(3, 5, dtype=torch.int64)}, "got only padding"),
         ({"wanted": torch.full((3, 5), 11)}, r"targets must lie in 0..10, got 11"),
         ({"wanted": torch.full((3, 5), -1)}, r"targets must lie in 0..10, got -1"),

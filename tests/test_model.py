@@ -215,6 +215,13 @@ def test_a_file_of_something_else(tmp_path) -> None:
         Transformer.load(path)
 
 
+def test_a_config_stays_as_it_is() -> None:
+    config = small()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.d_model = 9
+    assert hash(config) == hash(small())
+
+
 def test_presets_take_overrides() -> None:
     config = TransformerConfig.tiny(100, 120, dropout=0.0, num_heads=2)
     assert (config.d_model, config.num_heads, config.dropout) == (128, 2, 0.0)

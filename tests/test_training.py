@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -22,6 +23,7 @@ from transformer import Transformer, TransformerConfig
 from transformer.data import (
     EOS,
     PAD,
+    Batch,
     make_batch,
     sample_pairs,
     to_examples,
@@ -39,6 +41,7 @@ from transformer.training import (
     plan_batches,
     save_training,
     sweep,
+    take_step,
     train,
     translated_exactly,
     warmup_rate,
@@ -153,11 +156,17 @@ def test_the_seed_draws_the_phrasebooks_examples():
         assert examples != phrasebook_examples(20, 0, held_out)
 
 
+def test_a_recipe_stays_as_it_is():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().warmup = 9
+
+
 def test_recipe_cools_down_to_nothing():
     recipe = Recipe(warmup=10, cool_down=0.5)
     assert recipe.rate(100, 100, 64) == 0
     assert recipe.rate(50, 100, 64) == warmup_rate(50, 64, 10)
     assert recipe.rate(75, 100, 64) == pytest.approx(warmup_rate(75, 64, 10) / 2)
+    assert Recipe(cool_down=1.0).rate(50, 100, 64) < warmup_rate(50, 64, 300)
     assert Recipe(cool_down=0.0).rate(100, 100, 64) == warmup_rate(100, 64, 300)
 
 
@@ -197,18 +206,37 @@ def test_a_plan_visits_every_example_in_every_epoch():
     assert sorted(i for batch in plan for i in batch) == sorted(3 * [*range(25)])
     assert plan == plan_batches(COPIES, 9, 3, 0)
     assert plan != plan_batches(COPIES, 9, 3, 1)
+    assert plan_batches([([3], [4, 5])], 3, 1, 0) == [[0]]  # two words and the end
 
 
-def test_speed_and_time_left_by_hand(monkeypatch):
-    clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))  # a second a look
-    run = train(small_model(), COPIES, Recipe(epochs=1, max_tokens=20))
+def test_speed_and_time_left_by_hand(monkeypatch, tmp_path):
+    clock = itertools.count(0, 0.25)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))  # ¼ s a look
+
+    def run():
+        recipe = Recipe(epochs=1, max_tokens=20)
+        return train(small_model(), COPIES, recipe, 0, tmp_path / "run", every=1)
+
     targets = sum(len(target) + 1 for _, target in COPIES)
-    progress = list(run)
+    begun = list(itertools.islice(run(), 2))
+    progress = begun + list(run())  # which goes on after the two
     steps = len(progress)
-    assert steps > 2
-    assert [now.seconds_left for now in progress] == list(range(steps - 1, -1, -1))
-    assert progress[-1].tokens_per_second * steps == pytest.approx(targets)
+    assert steps > 4
+    assert [now.step for now in progress] == list(range(1, steps + 1))
+    assert [now.seconds_left for now in progress] == [
+        0.25 * (steps - now.step) for now in progress
+    ]
+    parts = (begun, progress[2:])
+    read = sum(0.25 * len(part) * part[-1].tokens_per_second for part in parts)
+    assert read == pytest.approx(targets)
+
+
+def test_a_step_minds_what_the_model_takes_for_padding():
+    model = small_model(pad_id=8)
+    batch = Batch(*(torch.tensor([ids]) for ids in ([3, 4], [1, 0, 5], [0, 5, 8])))
+    wanted = label_smoothed_loss(model(*batch[:2]), batch.wanted, 0.1, pad_id=8)
+    loss, _ = take_step(model, papers_adam(model), batch, 0.0, Recipe())
+    assert loss == wanted.item()
 
 
 def test_what_another_has_swept_is_no_trouble(tmp_path, monkeypatch):
