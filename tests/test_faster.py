@@ -172,6 +172,17 @@ def test_under_autocast_the_sums_stay_exact(rows_at_once):
         assert (one - other).norm() < 0.01 * other.norm()
 
 
+def test_under_autocast_a_logarithm_is_whole():
+    """In bfloat16 a loss of 5 would be rounded by up to 0.016."""
+    hidden, table, wanted = lesson(8, 4, 20, 16, 300, torch.float32)
+    rows = hidden.flatten(0, 1).bfloat16()
+    logits = (rows @ table.bfloat16().T).float()
+    for row, logit, word in zip(rows.float(), logits, wanted.flatten(), strict=True):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = summed_loss(row[None], table, word[None], smoothing=0.0)
+        assert (loss - F.cross_entropy(logit, word)).abs() < 0.004
+
+
 def test_autocast_does_halve_the_products():
     hidden, table, wanted = lesson(8, 4, 20, 16, 300, torch.float32)
     low = hidden.bfloat16().float(), table.bfloat16().float()

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from strategies import models, token_ids
 
 from transformer import Transformer, TransformerConfig, padding_mask
+from transformer.model import write_whole
 
 
 def small(**overrides) -> TransformerConfig:
@@ -213,6 +214,13 @@ def test_a_file_of_something_else(tmp_path) -> None:
     path.write_text("Dear reader, " * 40)
     with pytest.raises(ValueError, match="not a whole safetensors file"):
         Transformer.load(path)
+
+
+def test_all_is_on_the_disk_before_it_is_named(tmp_path, monkeypatch) -> None:
+    there = []
+    monkeypatch.setattr(os, "fsync", lambda file: there.append(os.fstat(file).st_size))
+    write_whole(tmp_path / "file", b"seven..")
+    assert there == [7]
 
 
 def test_a_config_stays_as_it_is() -> None:

@@ -210,14 +210,14 @@ def test_a_plan_visits_every_example_in_every_epoch():
 
 
 def test_speed_and_time_left_by_hand(monkeypatch, tmp_path):
+    lessons = [(source, target[:1]) for source, target in COPIES]
     clock = itertools.count(0, 0.25)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))  # ¼ s a look
 
     def run():
-        recipe = Recipe(epochs=1, max_tokens=20)
-        return train(small_model(), COPIES, recipe, 0, tmp_path / "run", every=1)
+        recipe = Recipe(epochs=1, max_tokens=10)
+        return train(small_model(), lessons, recipe, 0, tmp_path / "run", every=1)
 
-    targets = sum(len(target) + 1 for _, target in COPIES)
     begun = list(itertools.islice(run(), 2))
     progress = begun + list(run())  # which goes on after the two
     steps = len(progress)
@@ -228,7 +228,7 @@ def test_speed_and_time_left_by_hand(monkeypatch, tmp_path):
     ]
     parts = (begun, progress[2:])
     read = sum(0.25 * len(part) * part[-1].tokens_per_second for part in parts)
-    assert read == pytest.approx(targets)
+    assert read == pytest.approx(2 * len(lessons))  # a word and the end of each
 
 
 def test_a_step_minds_what_the_model_takes_for_padding():
@@ -237,6 +237,13 @@ def test_a_step_minds_what_the_model_takes_for_padding():
     wanted = label_smoothed_loss(model(*batch[:2]), batch.wanted, 0.1, pad_id=8)
     loss, _ = take_step(model, papers_adam(model), batch, 0.0, Recipe())
     assert loss == wanted.item()
+
+
+def test_a_model_that_spoke_learns_with_dropout():
+    model = small_model(dropout=0.5).eval()
+    steps = train(model, COPIES, Recipe(epochs=1))
+    next(steps)
+    assert model.training
 
 
 def test_what_another_has_swept_is_no_trouble(tmp_path, monkeypatch):
@@ -305,7 +312,9 @@ def test_sentences_go_where_the_model_is():
     )
     with pytest.raises(RuntimeError, match="meta"):  # which holds no answers
         translated_exactly(model, COPIES)
-    assert seen == ["meta", "meta"]
+    with pytest.raises(RuntimeError, match="meta"):
+        take_step(model, papers_adam(model), make_batch(COPIES), 0.1, Recipe())
+    assert seen == ["meta"] * 4
 
 
 def test_unless_told_otherwise_a_run_is_kept_each_hundred_steps(tmp_path, monkeypatch):
