@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError, _SubParsersAction
 from pathlib import Path
 
 import pytest
 
 from transformer import Transformer, TransformerConfig
-from transformer.__main__ import main
+from transformer.__main__ import SETTING_HELP, main, parser, span, whole
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = [sys.executable, "-m", "transformer"]
@@ -230,6 +231,208 @@ def test_help_teaches(capsys, arguments):
     assert (code, errors) == (0, "")
     assert output.startswith("usage: python -m transformer")
     assert len(output) > 300
+
+
+def commands():
+    """Each command's own parser, by name."""
+    (choice,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))
+    return choice.choices
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_every_option_is_explained(command):
+    for option in commands()[command]._actions:
+        assert option.help
+        assert len(option.help) > 7
+        reads = option.nargs != 0 and not option.choices
+        assert (option.metavar or "").isupper() == reads, option.option_strings
+    teaching = commands()[command].description
+    assert teaching
+    assert len(teaching) > 50
+
+
+NO_SETTINGS = dict.fromkeys(SETTING_HELP)
+TOLD_NOTHING = {
+    "translate": {
+        "weights": None,
+        "file": None,
+        "sentence": [],
+        "beam_size": 1,
+        "length_penalty": 0.6,
+    },
+    "words": {"weights": None, "english": False},
+    "train-phrasebook --out X": {"out": "X", "seed": 0, "sentences": 50_000},
+    "train --out X": {
+        "data": None,
+        "out": "X",
+        "preset": "tiny",
+        "source": "en",
+        "target": "de",
+        "text": "tok",
+        "device": "auto",
+        "precision": "auto",
+        "every": 200,
+        "keep": 10,
+        **NO_SETTINGS,
+    },
+    "evaluate RUN": {
+        "data": None,
+        "weights": "RUN",
+        "split": "val",
+        "beam_size": 5,
+        "length_penalty": 1.0,
+        "average": 0,
+        "out": None,
+    },
+    "plot RUN --out X": {"runs": ["RUN"], "out": "X"},
+}
+TOLD_ALL = {
+    "translate --weights W --file F --beam-size 3 --length-penalty 0": {
+        "weights": "W",
+        "file": "F",
+        "sentence": [],
+        "beam_size": 3,
+        "length_penalty": 0.0,
+    },
+    "translate Jane visite": {
+        **TOLD_NOTHING["translate"],
+        "sentence": ["Jane", "visite"],
+    },
+    "words --weights W --english": {"weights": "W", "english": True},
+    "train-phrasebook --out X --seed 7 --sentences 9": {
+        "out": "X",
+        "seed": 7,
+        "sentences": 9,
+    },
+    "train --data D --out X --preset small --source fr --target en --text raw "
+    "--device cpu --precision bf16 --every 3 --keep 4 --types 300 --layers 1 "
+    "--d-model 8 --num-heads 2 --d-ff 9 --dropout 0.2 --no-norm-first "
+    "--max-length 30 --epochs 6 --step-tokens 70 --part-tokens 60 "
+    "--schedule cosine --peak 0.01 --warmup 5 --smoothing 0.3 --max-norm 2 "
+    "--memory 0.9 --patience 8 --seed 0": {
+        "data": "D",
+        "out": "X",
+        "preset": "small",
+        "source": "fr",
+        "target": "en",
+        "text": "raw",
+        "device": "cpu",
+        "precision": "bf16",
+        "every": 3,
+        "keep": 4,
+        "types": 300,
+        "layers": 1,
+        "d_model": 8,
+        "num_heads": 2,
+        "d_ff": 9,
+        "dropout": 0.2,
+        "norm_first": False,
+        "max_length": 30,
+        "epochs": 6,
+        "step_tokens": 70,
+        "part_tokens": 60,
+        "schedule": "cosine",
+        "peak": 0.01,
+        "warmup": 5,
+        "smoothing": 0.3,
+        "max_norm": 2.0,
+        "memory": 0.9,
+        "patience": 8,
+        "seed": 0,
+    },
+    "evaluate RUN --data D --split test --beam-size 1 --length-penalty 0.5 "
+    "--average 3 --out O": {
+        "data": "D",
+        "weights": "RUN",
+        "split": "test",
+        "beam_size": 1,
+        "length_penalty": 0.5,
+        "average": 3,
+        "out": "O",
+    },
+    "plot ONE OTHER --out X": {"runs": ["ONE", "OTHER"], "out": "X"},
+}
+
+
+@pytest.mark.parametrize("told", [*TOLD_NOTHING, *TOLD_ALL])
+def test_what_a_command_line_asks_for(monkeypatch, told):
+    monkeypatch.delenv("MULTI30K", raising=False)
+    options = vars(parser().parse_args(told.split()))
+    command = told.split()[0].replace("-", "_")
+    assert options.pop("run").__name__ == f"run_{command}"
+    assert options == (TOLD_NOTHING | TOLD_ALL)[told]
+
+
+def test_the_corpus_may_be_named_by_a_variable(monkeypatch):
+    monkeypatch.setenv("MULTI30K", "here")
+    for command in ("train --out X", "evaluate RUN"):
+        assert parser().parse_args(command.split()).data == "here"
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ("train --out X --seed -1", "--seed"),
+        *(
+            (f"train --out X --{name} 0", f"argument --{name}: expected a whole number")
+            for name in ("types", "epochs", "warmup", "every", "keep", "layers")
+        ),
+        ("train --out X --peak -1", "expected a number of at least 0, got '-1'"),
+        ("train --out X --peak inf", "expected a number of at least 0, got 'inf'"),
+        ("train --out X --memory soon", "expected a number of at least 0, got 'soon'"),
+        ("train --out X --dropout x", "argument --dropout: expected a number"),
+        ("train --out X --smoothing x", "argument --smoothing: expected a number"),
+        ("train --out X --max-norm x", "argument --max-norm: expected a number"),
+        ("train --out X --schedule linear", "invalid choice: 'linear'"),
+        ("train --out X --preset huge", "invalid choice: 'huge'"),
+        ("train --out X --text lower", "invalid choice: 'lower'"),
+        ("train --out X --device tpu", "invalid choice: 'tpu'"),
+        ("train --out X --precision fp8", "invalid choice: 'fp8'"),
+        ("train", "required: --out"),
+        ("train-phrasebook", "required: --out"),
+        ("train-phrasebook --out X --sentences 0", "at least 1, got '0'"),
+        ("plot RUN", "required: --out"),
+        ("plot --out X", "required: RUN"),
+        ("evaluate", "required: RUN"),
+        ("evaluate RUN --split train", "invalid choice: 'train'"),
+        ("evaluate RUN --beam-size 0", "at least 1, at most 1000, got '0'"),
+        ("evaluate RUN --beam-size 1001", "at least 1, at most 1000, got '1001'"),
+        ("evaluate RUN --average -1", "--average"),
+        ("translate --beam-size 1001 x", "at least 1, at most 1000, got '1001'"),
+        ("translate --length-penalty nan x", "of at least 0, got 'nan'"),
+        ("", "required: COMMAND"),
+    ],
+)
+def test_a_command_line_that_asks_for_nothing_there_is(capsys, told, wrong):
+    code, output, errors = inside(capsys, *told.split())
+    assert (code, output) == (2, "")
+    assert wrong in errors
+    assert errors.count("\n") == 1
+
+
+def test_the_largest_numbers_are_taken():
+    assert whole(0)(str(2**63 - 1)) == 2**63 - 1
+    with pytest.raises(ArgumentTypeError, match=rf"at least 0, got '{2**63}'$"):
+        whole(0)(str(2**63))
+    assert parser().parse_args(["evaluate", "R", "--beam-size", "1000"]).beam_size
+    for text in ("²", "1.0", "", " 1", "+1"):
+        with pytest.raises(ArgumentTypeError, match="expected a whole number"):
+            whole(0)(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (3599.4, "59 min"),
+        (3600, "1 h 00 min"),
+        (7563, "2 h 06 min"),
+    ],
+)
+def test_a_time_is_said_as_people_do(seconds, said):
+    assert span(seconds) == said
 
 
 # The same without a process: what the terminal, the pipe and the keyboard may do.

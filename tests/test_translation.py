@@ -25,6 +25,7 @@ from transformer.translation import (
     PRESETS,
     Crew,
     Lesson,
+    Settings,
     Subwords,
     SubwordTranslator,
     Trainee,
@@ -355,6 +356,30 @@ def test_an_apostrophe_goes_where_its_language_puts_it():
 # Settings, and who learns what
 
 
+def test_the_recipes():
+    wanted = {
+        "tiny": (9712, 4, 128, 4, 256, 0.3, True, 256, 80, 2048, 2048, 0.005, 2000),
+        "small": (9712, 3, 256, 4, 512, 0.3, True, 256, 80, 2048, 2048, 0.0035, 2000),
+        "base": (9712, 6, 512, 8, 2048, 0.3, False, 256, 80, 4096, 4096, 0.0007, 4000),
+        "toy": (300, 2, 64, 4, 128, 0.1, False, 256, 10, 1024, 4096, 0.003, 100),
+        "": (9712, 4, 128, 4, 256, 0.3, False, 256, 80, 4096, 4096, 0.003, 800),
+    }
+    recipes = PRESETS | {"": Settings()}
+    assert recipes.keys() == wanted.keys()
+    for name, (*sizes, peak, warmup) in wanted.items():
+        rate, rest = ("inverse-sqrt", peak, warmup), (0.1, 1.0, 0.999, 10, False, 1)
+        assert recipes[name] == Settings(*sizes, *rate, *rest), name
+
+
+def test_a_digest_stands_for_every_file():
+    languages, splits = ("de", "en", "fr"), ("test", "train", "val")
+    names = [f"{t}/{s}.{x}" for t in ("raw", "tok") for s in splits for x in languages]
+    assert list(MULTI30K_SHA256) == names
+    for digest in MULTI30K_SHA256.values():
+        assert len(bytes.fromhex(digest)) == 32
+    assert len(set(MULTI30K_SHA256.values())) == 18
+
+
 def test_tiny_has_the_published_size():
     tiny = PRESETS["tiny"]
     for norm_first, size in ((False, 2_568_192), (True, 2_568_192 + 2 * 256)):
@@ -366,13 +391,24 @@ def test_tiny_has_the_published_size():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"epochs": 0}, "epochs must be"),
+        *(
+            ({name: 0}, f"{name} must be a whole number of at least 1, got 0")
+            for name in ("types", "epochs", "step_tokens", "part_tokens")
+        ),
+        ({"warmup": 0}, "warmup must be"),
+        ({"patience": 0}, "patience must be"),
+        ({"layers": 0}, "num_encoder_layers must be"),
+        ({"max_length": 0}, "max_length must be"),
+        ({"dropout": 1.0}, "dropout must lie"),
         ({"d_model": 17}, "d_model must be even"),
-        ({"smoothing": 1.0}, "smoothing must lie"),
+        ({"smoothing": 1.0}, r"smoothing must lie in \[0, 1\), got 1.0"),
+        ({"smoothing": -0.5}, r"smoothing must lie in \[0, 1\), got -0.5"),
+        ({"memory": 1.0}, r"memory must lie in \[0, 1\), got 1.0"),
         ({"memory": -0.1}, "memory must lie"),
-        ({"peak": 0.0}, "peak must be above 0"),
+        ({"peak": 0.0}, "peak must be above 0, got 0.0"),
+        ({"max_norm": -1.0}, "max_norm must be above 0, got -1.0"),
         ({"max_norm": math.nan}, "max_norm must be above 0"),
-        ({"schedule": "linear"}, "inverse-sqrt or cosine"),
+        ({"schedule": "linear"}, "inverse-sqrt or cosine, got 'linear'"),
     ],
 )
 def test_settings_that_no_run_could_follow(wrong, said):

@@ -265,7 +265,12 @@ def add_evaluate(commands: Any) -> None:
         "JSON. Choose on validation; test once.",
     )
     evaluate.add_argument("weights", metavar="RUN", help="what train wrote")
-    evaluate.add_argument("--split", choices=("val", "test"), default="val")
+    evaluate.add_argument(
+        "--split",
+        choices=("val", "test"),
+        default="val",
+        help="which sentences to translate (default: val)",
+    )
     evaluate.add_argument(
         "--beam-size", type=whole(1, 1000), default=5, metavar="N", help="default: 5"
     )
