@@ -233,10 +233,21 @@ def test_help_teaches(capsys, arguments):
     assert len(output) > 300
 
 
+def choice():
+    """Where the command line parts."""
+    (found,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))
+    return found
+
+
 def commands():
     """Each command's own parser, by name."""
-    (choice,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))
-    return choice.choices
+    return choice().choices
+
+
+def test_every_command_is_explained():
+    said = {one.dest: one.help for one in choice()._choices_actions}
+    assert said.keys() == commands().keys()
+    assert all(len(text) > 20 for text in said.values())
 
 
 @pytest.mark.parametrize("command", list(commands()))

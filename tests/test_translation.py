@@ -457,6 +457,26 @@ def test_parts_add_up_to_the_whole_step(lessons):
     torch.testing.assert_close(*after, rtol=1e-5, atol=0)
 
 
+def test_a_process_finds_its_place_in_the_crew(monkeypatch):
+    started = []
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setattr(torch.distributed, "init_process_group", started.append)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
+    assert Crew.join("cpu") == Crew(2, 3, torch.device("cpu"))
+    assert started == ["gloo"]
+
+
+def test_numbers_are_summed_where_the_crew_is(monkeypatch):
+    summed = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", summed.append)
+    assert Crew(0, 2).total(1 / 3) == 1 / 3  # whole, not as a float32 has it
+    with pytest.raises(RuntimeError, match="meta"):  # which holds no numbers
+        Crew(0, 2, torch.device("meta")).total(1.0)
+    assert [number.device.type for number in summed] == ["cpu", "meta"]
+    assert Crew(device=torch.device("meta")).total(0.5) == 0.5
+    assert len(summed) == 2
+
+
 def test_one_who_has_no_share_adds_nothing(lessons):
     settings = dataclasses.replace(SMALL, dropout=0.0, memory=0.0)
     # The second of one: nothing is left for it.

@@ -352,6 +352,22 @@ def test_another_run_may_not_take_the_folder(lessons, tmp_path):
         assert "\n" not in str(told.value)
 
 
+def test_a_checkpoint_of_other_settings_is_refused(lessons, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    partly(lessons, run, 4, every=2)
+    partly(lessons, other, 4, dataclasses.replace(SMALL, peak=0.02), every=2)
+    for path in other.glob("training-*"):
+        (run / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(
+        ValueError, match=r"another run: its settings is .*0\.02.*0\.01"
+    ):
+        partly(lessons, run, 1)
+
+
+def test_a_folder_without_metrics_has_taken_no_time(tmp_path):
+    assert translation.RunFolder(tmp_path, SMALL, {}).forget(0) == 0.0
+
+
 def test_a_checkpoint_without_its_mean_is_refused(lessons, tmp_path):
     partly(lessons, tmp_path, 4, every=2)
     trainee = Trainee(SMALL, lessons.subwords.size, Crew())
