@@ -6,6 +6,8 @@ import errno
 import functools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -579,7 +581,9 @@ def test_train_evaluate_plot_translate(corpus, tmp_path, capsys):
     )
     assert (code, said) == (0, "")
     assert "60 sentence pairs, 120 subwords" in heard
-    assert "epoch 2 ends: validation loss" in heard
+    ends = r"^epoch 2 ends: validation loss \d\.\d{3}, BLEU \d+\.\d\d \(greedy\)$"
+    assert re.search(ends, heard, re.MULTILINE)
+    assert heard.endswith(f"\ndone: python -m transformer evaluate {out}\n")
     lines = read_metrics(out)
     assert [line["epoch"] for line in lines if "checked" in line] == [1, 2]
 
@@ -615,6 +619,64 @@ def test_train_evaluate_plot_translate(corpus, tmp_path, capsys):
     assert (code, alone.strip()) == (0, first)
 
 
+def test_scores_are_printed_as_json(learned, corpus, capsys, monkeypatch):
+    clock = iter((10.0, 12.34))
+    monkeypatch.setattr(
+        commands, "time", types.SimpleNamespace(perf_counter=lambda: next(clock))
+    )
+    code, said, _ = inside(capsys, "evaluate", learned, "--data", corpus)
+    found = json.loads(said)
+    assert code == 0
+    assert said == json.dumps(found, indent=1) + "\n"
+    asked = ("weights", "average", "split", "sentences", "beam_size", "length_penalty")
+    assert [found[name] for name in asked] == [str(learned), 0, "val", 12, 5, 1.0]
+    assert found["seconds"] == 2.3
+
+
+def test_a_plot_shows_the_losses_and_bleu(learned, tmp_path, capsys, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, out: drawn.append(figure)
+    )
+    again = shutil.copytree(learned, tmp_path / "again")
+    code, *_ = inside(capsys, "plot", learned, again, "--out", tmp_path / "x.svg")
+    assert code == 0
+    metrics = read_metrics(learned)
+    checks = [line for line in metrics if "checked" in line]
+    (losses, bleus) = drawn[0].axes
+    points = [
+        *((losses.lines[i], metrics, "loss") for i in (0, 2)),
+        *((losses.lines[i], checks, "checked") for i in (1, 3)),
+        *((bleus.lines[i], checks, "bleu") for i in (0, 1)),
+    ]
+    for line, said, what in points:
+        assert line.get_xydata().tolist() == [[one["step"], one[what]] for one in said]
+    for first in (0, 1):
+        training, validation = losses.lines[2 * first : 2 * first + 2]
+        assert training.get_color() == validation.get_color()
+        assert training.get_color() == bleus.lines[first].get_color()
+        assert training.get_alpha() == 0.3
+        assert validation.get_marker() == bleus.lines[first].get_marker() == "o"
+    assert losses.lines[0].get_color() != losses.lines[2].get_color()
+    assert losses.get_xlabel() == bleus.get_xlabel() == "step"
+    assert losses.get_ylabel() == "loss, nats a target (dots: validation)"
+    assert bleus.get_ylabel() == "validation BLEU, greedy"
+    names = [text.get_text() for text in bleus.get_legend().get_texts()]
+    assert names == [learned.name, "again"]
+
+
+def test_what_a_run_goes_on_from_is_said(corpus, tmp_path, capsys):
+    flags = ["train", "--data", corpus, *FLAGS, "--out", tmp_path, "--every", 2]
+    flags += ["--step-tokens", 200]
+    assert inside(capsys, *flags, "--epochs", 1)[0] == 0
+    newest(tmp_path).write_bytes(b"")
+    code, said, heard = inside(capsys, *flags, "--epochs", 2)
+    assert (code, said) == (0, "")
+    assert re.search(
+        r"^.* going on from training-\d{8}\.safetensors", heard, re.MULTILINE
+    )
+
+
 def test_a_terminal_shows_one_line_that_moves(corpus, tmp_path, capsys, monkeypatch):
     flags = ["train", "--data", corpus, *FLAGS, "--epochs", 1, "--step-tokens", 400]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -644,17 +706,6 @@ def test_a_log_gets_a_line_a_minute(corpus, tmp_path, capsys, monkeypatch):
     steps = len(read_metrics(tmp_path / "run"))
     assert steps / 4 < len(lines) < steps / 2
     assert "\r" not in heard
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        *((0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min")),
-        *((3599.0, "59 min"), (7260.0, "2 h 01 min")),
-    ],
-)
-def test_a_time_as_people_say_it(seconds, said):
-    assert commands.span(seconds) == said
 
 
 def test_settings_from_preset_flags_and_device(monkeypatch):
