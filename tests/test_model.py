@@ -44,6 +44,16 @@ def test_the_sizes_of_table_3_and_of_tiny() -> None:
     assert choices(TransformerConfig.tiny(9, 11)) == (9, 11, *tiny, *rest)
 
 
+def test_maps_begin_as_glorot_and_bengio_drew_them() -> None:
+    """Evenly up to √(6 / (in + out)); torch's own would end at 1 / √in."""
+    model = Transformer(small(d_model=64, d_ff=32))
+    for part in model.modules():
+        if isinstance(part, torch.nn.Linear):
+            bound = (6 / (part.in_features + part.out_features)) ** 0.5
+            assert 0.98 * bound < part.weight.abs().max() <= bound
+            assert part.bias is None or not part.bias.any()
+
+
 def test_tying_shares_one_table() -> None:
     model = Transformer(small(tie_embeddings=True))
     with torch.no_grad():

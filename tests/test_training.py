@@ -137,16 +137,18 @@ def test_rate_peaks_at_the_end_of_the_warmup(width, warmup):
             assert warmup_rate(step, width, warmup) <= peak * (1 + 1e-12)
 
 
+@pytest.mark.plain
+@pytest.mark.parametrize("name", ["step", "d_model", "warmup"])
+def test_rate_refuses_what_is_nothing(name):
+    with pytest.raises(ValueError, match=f"^{name} must be .* got 0$"):
+        warmup_rate(**{"step": 1, "d_model": 8, "warmup": 4, name: 0})
+
+
 def test_the_papers_own_rate():
     assert warmup_rate(4000, 512) == pytest.approx(6.99e-4, rel=1e-3)
 
 
 @pytest.mark.plain
-def test_rate_refuses_step_zero():
-    with pytest.raises(ValueError, match=r"step .* got 0"):
-        warmup_rate(0, 512)
-
-
 def test_the_seed_draws_the_phrasebooks_examples():
     french, english = vocabularies()
     for held_out in (False, True):
@@ -166,6 +168,7 @@ def test_recipe_cools_down_to_nothing():
     assert recipe.rate(100, 100, 64) == 0
     assert recipe.rate(50, 100, 64) == warmup_rate(50, 64, 10)
     assert recipe.rate(75, 100, 64) == pytest.approx(warmup_rate(75, 64, 10) / 2)
+    assert recipe.rate(25, 100, 64) == warmup_rate(25, 64, 10)
     assert Recipe(cool_down=1.0).rate(50, 100, 64) < warmup_rate(50, 64, 300)
     assert Recipe(cool_down=0.0).rate(100, 100, 64) == warmup_rate(100, 64, 300)
 
@@ -198,7 +201,16 @@ def test_unless_told_otherwise_it_trains_as_the_shipped_weights_were():
     assert warmup_rate(7, 512) == warmup_rate(7, 512, 4000)
     shipped, seeded = phrasebook_model(), phrasebook_model(seed=0)
     assert torch.equal(weights(shipped), weights(seeded))
+    torch.manual_seed(12345)  # which the model's own seed does not mind
+    assert torch.equal(weights(shipped), weights(phrasebook_model(0)))
+    assert not torch.equal(weights(shipped), weights(phrasebook_model(1)))
     assert phrasebook_examples(9) == phrasebook_examples(9, seed=0, held_out=False)
+    recipe = Recipe(epochs=1, max_tokens=20)
+    untold, zero, one = (
+        [now.loss for now in train(small_model(), COPIES, recipe, *seed)]
+        for seed in ((), (0,), (1,))
+    )
+    assert untold == zero != one
 
 
 def test_a_plan_visits_every_example_in_every_epoch():
