@@ -405,6 +405,7 @@ STATE = torch.get_rng_state()
         (without("optimizer.0.exp_avg"), "optimizer.0.exp_avg"),
         (tensor("optimizer.999.exp_avg", torch.ones(3)), "optimizer.999.exp_avg"),
         (tensor("optimizer.x", torch.ones(3)), "optimizer.x"),
+        (tensor("optimizer.9\n9.exp_avg", torch.ones(3)), "optimizer.9"),
         (without("random"), "random"),
         (tensor("random", torch.ones(3)), "random"),
         (tensor("random", STATE[:-1]), "random"),
