@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_runs import REAL, SMALL, partly, write_corpus
+from torch import nn
 
 from transformer import translation
 from transformer.__main__ import main
@@ -68,7 +69,7 @@ def test_pairs_that_cannot_be_read_say_which(tmp_path):
     (tmp_path / "val.de").write_text("eins\n\n")
     assert read_pairs(tmp_path, "raw", "val", "en", "de") == [("one", "eins")]
     (tmp_path / "val.de").write_text("\n \n")
-    with pytest.raises(ValueError, match="holds no sentences"):
+    with pytest.raises(ValueError, match=r"val\.en holds no sentences"):
         read_pairs(tmp_path, "raw", "val", "en", "de")
     (tmp_path / "val.de").write_bytes(b"\xff\xfe\n")
     with pytest.raises(ValueError, match=r"val\.de cannot be read as text"):
@@ -463,7 +464,19 @@ def test_a_process_finds_its_place_in_the_crew(monkeypatch):
     monkeypatch.setattr(torch.distributed, "init_process_group", started.append)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
     assert Crew.join("cpu") == Crew(2, 3, torch.device("cpu"))
-    assert started == ["gloo"]
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Crew.join("cuda") == Crew(2, 3, torch.device("cuda", 1))
+    assert started == ["gloo", "nccl"]
+
+
+def test_only_a_crew_shares_its_lesson(monkeypatch, lessons):
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda one: [one])
+    alone, one = (Trainee(SMALL, lessons.subwords.size, Crew(0, n)) for n in (1, 2))
+    assert isinstance(alone.lesson, Lesson)
+    assert isinstance(one.lesson[0], Lesson)
+    assert one.lesson[0].model is one.model
 
 
 def test_numbers_are_summed_where_the_crew_is(monkeypatch):
@@ -475,6 +488,35 @@ def test_numbers_are_summed_where_the_crew_is(monkeypatch):
     assert [number.device.type for number in summed] == ["cpu", "meta"]
     assert Crew(device=torch.device("meta")).total(0.5) == 0.5
     assert len(summed) == 2
+
+
+def test_a_part_takes_all_that_it_can():
+    batch = [([3] * 5, [3] * 4)] * 5 + [([3], [3] * 9)]
+    assert [len(part) for part in Crew().share(batch, 10)] == [2, 2, 1, 1]
+    assert [len(part) for part in Crew().share(batch[:5], 25)] == [5]
+
+
+def test_validation_goes_where_the_model_is(lessons):
+    lesson, seen = Lesson(SMALL.model(lessons.subwords.size), 0.0, False), []
+    lesson.to("meta").register_forward_pre_hook(
+        lambda _, ids: seen.extend(x.device.type for x in ids)
+    )
+    with pytest.raises(RuntimeError, match="meta"):  # which holds no answers
+        mean_loss(lesson, lessons.check, 200)
+    assert seen == ["meta"] * 3
+
+
+def test_tokenised_text_is_cut_at_its_spaces_alone(corpus, lessons):
+    sentences = [
+        side for pair in read_pairs(corpus, "tok", "train", "fr", "en") for side in pair
+    ]
+    untold, told, raw = (
+        Subwords.learn(sentences, SMALL.types, *tokenized).to_json()
+        for tokenized in ((), (True,), (False,))
+    )
+    assert lessons.subwords.to_json() == untold == told != raw
+    in_raw = prepare(corpus, SMALL, "fr", "en", "raw")
+    assert in_raw.subwords.to_json() == raw
 
 
 def test_one_who_has_no_share_adds_nothing(lessons):
@@ -635,6 +677,7 @@ def test_the_signature_says_how_was_counted():
     wanted = ["the cat sat on the mat .", "A dog ran."]
     tok, raw = (score(wanted, wanted, text) for text in ("tok", "raw"))
     version = f"version:{sacrebleu.__version__}"
+    assert score(wanted, wanted) == tok
     assert tok.bleu_signature == (
         f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|{version}"
     )

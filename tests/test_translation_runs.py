@@ -366,6 +366,30 @@ def test_a_checkpoint_of_other_settings_is_refused(lessons, tmp_path):
         partly(lessons, run, 1)
 
 
+def test_a_run_taken_up_notes_what_the_whole_one_does(lessons, tmp_path, monkeypatch):
+    beams = []
+    translate = translation.SubwordTranslator.translate
+    monkeypatch.setattr(
+        translation.SubwordTranslator,
+        "translate",
+        lambda self, those, beam: beams.append(beam) or translate(self, those, beam),
+    )
+    settings = dataclasses.replace(SMALL, epochs=1)
+    undisturbed, _ = partly(lessons, tmp_path / "whole", settings=settings, every=2)
+    partly(lessons, tmp_path / "run", 3, settings, every=2)
+    partly(lessons, tmp_path / "run", settings=settings, every=2)
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+    lines = read_metrics(tmp_path / "run")
+    steps = len(undisturbed)
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    seconds = [line["seconds"] for line in lines]
+    assert seconds == sorted(seconds)
+    for now in undisturbed:
+        assert now.rate == settings.rate(now.step, steps)
+        assert now.total == steps
+    assert beams == [1, 1]  # greedily, at the end of each run's epoch
+
+
 def test_a_folder_without_metrics_has_taken_no_time(tmp_path):
     assert translation.RunFolder(tmp_path, SMALL, {}).forget(0) == 0.0
 
