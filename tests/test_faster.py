@@ -433,6 +433,19 @@ def test_the_speakers_beam_search_is_the_plain_one(
     assert ours == beam_search(model, batch, length, beam_size, penalty)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("beams", [1, 2, 3, 20])  # at last more beams than words
+def test_a_few_sentences_come_out_the_same(norm_first, beams):
+    sources = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
+    for seed in (13, 29):
+        model = talker(seed, sharp=12, norm_first=norm_first)
+        speaker = Speaker(model)
+        assert speaker.beam_search(sources, 6, beams) == beam_search(
+            model, sources, 6, beams
+        )
+        assert speaker.greedy_search(sources, 6) == greedy_search(model, sources, 6)
+
+
 def test_many_models_beams_are_the_plain_ones():
     """Few of them tell a slip in the search; hypothesis would try the smallest."""
     rng = random.Random(0)
