@@ -20,7 +20,9 @@ from torch import nn
 
 from transformer import translation
 from transformer.__main__ import main
+from transformer.data import make_batch
 from transformer.faster import CoarseDropout
+from transformer.training import label_smoothed_loss
 from transformer.translation import (
     MULTI30K_SHA256,
     PRESETS,
@@ -64,7 +66,8 @@ def test_pairs_that_cannot_be_read_say_which(tmp_path):
         read_pairs(tmp_path, "raw", "train", "en", "de")
     (tmp_path / "val.en").write_text("one\ntwo\n")
     (tmp_path / "val.de").write_text("eins\n")
-    with pytest.raises(ValueError, match="should pair, but have 2 and 1 lines"):
+    said = r"val\.en and .*val\.de should pair, but have 2 and 1 lines"
+    with pytest.raises(ValueError, match=said):
         read_pairs(tmp_path, "raw", "val", "en", "de")
     (tmp_path / "val.de").write_text("eins\n\n")
     assert read_pairs(tmp_path, "raw", "val", "en", "de") == [("one", "eins")]
@@ -488,6 +491,21 @@ def test_numbers_are_summed_where_the_crew_is(monkeypatch):
     assert [number.device.type for number in summed] == ["cpu", "meta"]
     assert Crew(device=torch.device("meta")).total(0.5) == 0.5
     assert len(summed) == 2
+
+
+def test_a_steps_loss_is_that_of_a_target(lessons):
+    settings = dataclasses.replace(SMALL, dropout=0.0)
+    trainee = Trainee(settings, lessons.subwords.size, Crew())
+    source, given, wanted = make_batch(lessons.train[:5])
+    with torch.no_grad():
+        expected = label_smoothed_loss(trainee.model(source, given), wanted)
+    loss, _ = trainee.step(lessons.train[:5], 1, 0.01)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_lessons_are_english_and_german_unless_told(lessons):
+    untold = translation.Lessons([], [], [], lessons.subwords)
+    assert untold[4:] == (("en", "de"), "tok", 0)
 
 
 def test_a_part_takes_all_that_it_can():

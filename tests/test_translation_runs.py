@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import errno
 import functools
+import itertools
 import json
 import os
 import re
@@ -242,9 +243,10 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
 
 def test_no_checkpoint_that_can_be_read_is_said(lessons, tmp_path):
     partly(lessons, tmp_path, 5, every=2)
+    last = newest(tmp_path).name
     for path in tmp_path.glob("training-*.safetensors"):
         path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"no checkpoint can be read: .*training-"):
+    with pytest.raises(ValueError, match=rf"no checkpoint can be read: .*{last}"):
         partly(lessons, tmp_path, 1)
 
 
@@ -374,7 +376,11 @@ def test_a_run_taken_up_notes_what_the_whole_one_does(lessons, tmp_path, monkeyp
         "translate",
         lambda self, those, beam: beams.append(beam) or translate(self, those, beam),
     )
-    settings = dataclasses.replace(SMALL, epochs=1)
+    settings = dataclasses.replace(SMALL, epochs=1, schedule="cosine", warmup=2)
+    clock = itertools.count(5)
+    monkeypatch.setattr(
+        translation, "time", types.SimpleNamespace(perf_counter=lambda: next(clock))
+    )
     undisturbed, _ = partly(lessons, tmp_path / "whole", settings=settings, every=2)
     partly(lessons, tmp_path / "run", 3, settings, every=2)
     partly(lessons, tmp_path / "run", settings=settings, every=2)
@@ -382,12 +388,38 @@ def test_a_run_taken_up_notes_what_the_whole_one_does(lessons, tmp_path, monkeyp
     lines = read_metrics(tmp_path / "run")
     steps = len(undisturbed)
     assert [line["step"] for line in lines] == list(range(1, steps + 1))
-    seconds = [line["seconds"] for line in lines]
-    assert seconds == sorted(seconds)
+    assert [line["seconds"] for line in lines] == list(range(1, steps + 1))
     for now in undisturbed:
         assert now.rate == settings.rate(now.step, steps)
         assert now.total == steps
     assert beams == [1, 1]  # greedily, at the end of each run's epoch
+
+
+def test_what_is_not_lower_is_not_better(lessons, tmp_path, monkeypatch):
+    monkeypatch.setattr(translation, "mean_loss", lambda *_: 2.0)
+    settings = dataclasses.replace(SMALL, epochs=9, patience=2)
+    moments, _ = partly(lessons, tmp_path, settings=settings)
+    assert moments[-1].epoch == 3
+
+
+def test_the_last_epochs_are_kept(tmp_path):
+    folder = translation.RunFolder(tmp_path, SMALL, {})
+    for epoch in (2, 9, 10, 11, 12):
+        (tmp_path / f"epoch-{epoch:04}.safetensors").touch()
+    folder.drop_epochs(2)
+    left = sorted(path.name for path in tmp_path.glob("epoch-*"))
+    assert left == ["epoch-0011.safetensors", "epoch-0012.safetensors"]
+
+
+def test_the_best_so_far_is_remembered_to_the_last_bit(lessons, tmp_path):
+    one, other = (Trainee(SMALL, lessons.subwords.size, Crew()) for _ in "12")
+    one.step(lessons.train[:5], 1, 0.01)
+    one.best, one.best_epoch = 1 / 3, 7
+    one.save(tmp_path / "kept", 1, {})
+    assert other.load(tmp_path / "kept", {}) == 1
+    assert (other.best, other.best_epoch) == (1 / 3, 7)
+    assert equal(other.mean, one.mean)
+    assert equal(other.model.state_dict(), one.model.state_dict())
 
 
 def test_a_folder_without_metrics_has_taken_no_time(tmp_path):
