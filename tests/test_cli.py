@@ -12,9 +12,10 @@ from argparse import ArgumentTypeError, _SubParsersAction
 from pathlib import Path
 
 import pytest
+import torch
 
-from transformer import Transformer, TransformerConfig
-from transformer.__main__ import SETTING_HELP, main, parser, span, whole
+from transformer import Transformer, TransformerConfig, training
+from transformer.__main__ import SETTING_HELP, main, one_line, parser, span, whole
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = [sys.executable, "-m", "transformer"]
@@ -529,6 +530,61 @@ def test_a_closed_pipe_is_where_the_rest_goes(tmp_path, monkeypatch):
         assert main(["translate", "Il a deux chats"]) == 0
         assert os.fstat(say).st_rdev == os.stat(os.devnull).st_rdev
     os.close(say)
+
+
+@pytest.mark.parametrize("screen", [io.StringIO, Typed])
+def test_what_a_training_says(capsys, tmp_path, monkeypatch, screen):
+    """Word for word, of a training that only pretends."""
+    asked = []
+
+    def pretend(model, examples, seed):
+        asked.append((examples, seed))
+        for step in range(1, 21):
+            yield training.Progress(step, 20, 1.5, 0.1, 1.0, 12_345.6, 20.0 - step)
+
+    monkeypatch.setattr(training, "train", pretend)
+    monkeypatch.setattr(
+        training, "phrasebook_examples", lambda *those, **how: [(those, how)] * those[0]
+    )
+    monkeypatch.setattr(
+        training, "exact_match", lambda model, held: asked.append(held) or 0.125
+    )
+    monkeypatch.setattr(sys, "stderr", errors := screen())
+    torch.set_num_threads(2)
+    out = tmp_path / "weights"
+    command = "train-phrasebook", "--out", str(out), "--sentences", "2000"
+    assert main([*command, "--seed", "3"]) == 0
+    assert torch.get_num_threads() == 1  # or the same seed gives other weights
+    assert asked == [
+        ([((2000, 3), {})] * 2000, 3),
+        [((1000, 4), {"held_out": True})] * 1000,
+    ]
+    lines = [
+        f"step {step} of 20   loss 1.500   12,346 tokens/s   {20 - step} s left"
+        for step in range(1, 21)
+    ]
+    said = "making 2,000 sentences …\n"
+    if screen is Typed:
+        said += "".join(f"\r{line:<75}" for line in lines) + "\n"
+    else:
+        said += "".join(f"{line}\n" for line in lines[1::2])
+    assert errors.getvalue() == said
+    assert capsys.readouterr().out == (
+        "12.5% of 1,000 held-out sentences translated exactly; "
+        f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("x" * 400, "x" * 400),
+        ("x" * 300 + "y" * 11 + "z" * 90, "x" * 300 + " … " + "z" * 90),
+        ("a\nb\x1b[31m\u200f“é”", "a\\nb\\x1b[31m\\u200f“é”"),
+    ],
+)
+def test_a_message_is_made_one_line(message, line):
+    assert one_line(message) == line
 
 
 @pytest.mark.parametrize("screen", [io.StringIO, Typed])

@@ -636,7 +636,12 @@ def test_train_evaluate_plot_translate(corpus, tmp_path, capsys):
         capsys, "train", *data, "--out", out, *FLAGS, "--epochs", 2
     )
     assert (code, said) == (0, "")
-    assert "60 sentence pairs, 120 subwords" in heard
+    model = translation.SubwordTranslator.load(out).model
+    size = sum(weight.numel() for weight in model.parameters())
+    assert heard.startswith(
+        f"60 sentence pairs, 120 subwords, {size:,} parameters; 1 × cpu, float32; "
+        f"kept in {out}\n"
+    )
     ends = r"^epoch 2 ends: validation loss \d\.\d{3}, BLEU \d+\.\d\d \(greedy\)$"
     assert re.search(ends, heard, re.MULTILINE)
     assert heard.endswith(f"\ndone: python -m transformer evaluate {out}\n")
@@ -741,6 +746,8 @@ def test_a_terminal_shows_one_line_that_moves(corpus, tmp_path, capsys, monkeypa
     moving = [line for line in heard.split("\r") if line.startswith("epoch 1  step ")]
     steps = len(read_metrics(tmp_path / "run"))
     assert len(moving) == steps
+    assert all(len(line.partition("\n")[0]) >= 79 for line in moving)
+    assert "\nepoch 1 ends: validation loss" in heard
     assert f"step 1 of {steps}  loss" in moving[0]
     for part in (" tokens/s  ", " left at most"):
         assert part in moving[0]
@@ -762,6 +769,17 @@ def test_a_log_gets_a_line_a_minute(corpus, tmp_path, capsys, monkeypatch):
     steps = len(read_metrics(tmp_path / "run"))
     assert steps / 4 < len(lines) < steps / 2
     assert "\r" not in heard
+    metrics = read_metrics(tmp_path / "run")
+    for line in lines:
+        step = int(line.split()[3])
+        now = metrics[step - 1]
+        tokens = sum(one["tokens"] for one in metrics[:step])
+        spent = now["seconds"] + 60  # since a look before the training's own first
+        left = commands.span(spent / step * (steps - step))
+        assert line == (
+            f"epoch 1  step {step} of {steps}  loss {now['loss']:.3f}  "
+            f"{tokens / spent:,.0f} tokens/s  {left} left at most"
+        )
 
 
 def test_settings_from_preset_flags_and_device(monkeypatch):
