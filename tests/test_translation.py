@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import hashlib
 import http.server
+import io
 import json
 import math
 import random
@@ -651,6 +652,69 @@ def test_a_beam_finds_the_same_whoever_shares_the_batch(lessons, tmp_path):
     alone = [translator.translate([one], 5, 2.0)[0] for one in sentences]
     assert together[:-1] == alone
     assert len(set(alone)) > 5
+
+
+def test_what_a_search_is_asked_for(learned, monkeypatch):
+    """In which company, how far, with how many beams; answers go to their sentences."""
+    translator, asked = SubwordTranslator.load(learned), []
+
+    class Echo:
+        def beam_search(self, sources, *how):
+            asked.append((sorted(map(len, sources)), *how))
+            return sources
+
+    monkeypatch.setattr(translator, "speaker", Echo)
+    words = ["le chat", "la maison est noire", "", "nous aimons les chiens"] * 18
+    long = " ".join(["le chat est noir"] * 4)
+    assert translator.translate([*words, long], 3, 0.5, 20) == [*words, long]
+    lengths = sorted(len(translator.subwords.encode(one)) for one in [*words, long])
+    assert max(lengths) > 24  # so that the model's table is the limit
+    assert sorted(n for some, *_ in asked for n in some) == [n for n in lengths if n]
+    for some, most, *how in asked:
+        assert len({min(64, 16 * math.ceil(n / 8) + 10) for n in some}) == 1
+        assert most == min(64, 16 * math.ceil(some[0] / 8) + 10)
+        assert how == [3, 0.5]
+    assert max(len(some) for some, *_ in asked) == 20
+    asked.clear()
+    assert translator.translate(["le chat"] * 70) == ["le chat"] * 70
+    assert [(len(some), *how) for some, _, *how in asked] == [(64, 5, 1.0), (6, 5, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "language", "tokenised"),
+    [
+        *((f"ein {sign}hund", "de", "ein &quot; hund") for sign in "“”„«»"),
+        *((f"man{sign}s", "en", "man &apos;s") for sign in "’‘'"),
+        ("L’eau", "fr", "l&apos; eau"),
+        ("a–b", "en", "a-b"),
+        ("a—b", "en", "a - b"),
+        ("Wait…", "en", "wait ..."),
+        ("No. 5.", "en", "no. 5 ."),
+        ("ends..", "en", "ends .."),
+        ("ends.  ", "en", "ends ."),
+        ("AT&T &amp; co", "en", "at &amp; t &amp; co"),
+        ("Why?! (so)", "en", "why ? ! ( so )"),
+        ("nai\u0308ve", "en", "na\u00efve"),
+        ("well-known", "en", "well-known"),
+    ],
+)
+def test_a_typed_sentence_becomes_one_of_the_corpus(typed, language, tokenised):
+    assert as_tokenized(typed, language) == tokenised
+    assert as_tokenized(tokenised, language) == tokenised
+
+
+def test_a_server_is_waited_for_half_a_minute(monkeypatch):
+    waited = []
+    answer = io.BytesIO(b"abc")
+    answer.headers = {"Content-Length": "3"}
+    monkeypatch.setattr(
+        translation.urllib.request,
+        "urlopen",
+        lambda url, timeout: waited.append((url, timeout)) or answer,
+    )
+    heard = []
+    assert translation.download("there", lambda *so: heard.append(so)) == b"abc"
+    assert (waited, heard) == ([("there", 30)], [(3, 3)])
 
 
 def test_a_sentence_too_long_is_named_before_any_is_translated(learned, monkeypatch):
