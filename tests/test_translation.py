@@ -9,6 +9,7 @@ import io
 import json
 import math
 import random
+import re
 import sys
 import threading
 import types
@@ -19,7 +20,7 @@ import torch
 from small_runs import REAL, SMALL, partly, write_corpus
 from torch import nn
 
-from transformer import translation
+from transformer import Transformer, TransformerConfig, translation
 from transformer.__main__ import main
 from transformer.data import make_batch
 from transformer.faster import CoarseDropout
@@ -383,6 +384,8 @@ def test_a_digest_stands_for_every_file():
     for digest in MULTI30K_SHA256.values():
         assert len(bytes.fromhex(digest)) == 32
     assert len(set(MULTI30K_SHA256.values())) == 18
+    address = r"https://raw\.githubusercontent\.com/multi30k/dataset/\w{40}/data/task1"
+    assert re.fullmatch(address, translation.MULTI30K)
 
 
 def test_tiny_has_the_published_size():
@@ -504,6 +507,20 @@ def test_a_steps_loss_is_that_of_a_target(lessons):
     assert loss == pytest.approx(expected.item(), rel=1e-5)
 
 
+def test_each_step_has_a_gradient_of_its_own(lessons):
+    settings = dataclasses.replace(SMALL, dropout=0.0)
+    trainee = Trainee(settings, lessons.subwords.size, Crew())
+    first, second = (trainee.step(lessons.train[:5], n, 0.0) for n in (1, 2))
+    assert first == second
+
+
+@pytest.mark.parametrize("one", [Crew(), SMALL])
+def test_crews_and_settings_stay_as_they_are(one):
+    field = dataclasses.fields(one)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(one, field, 5)
+
+
 def test_lessons_are_english_and_german_unless_told(lessons):
     untold = translation.Lessons([], [], [], lessons.subwords)
     assert untold[4:] == (("en", "de"), "tok", 0)
@@ -534,6 +551,12 @@ def test_tokenised_text_is_cut_at_its_spaces_alone(corpus, lessons):
         for tokenized in ((), (True,), (False,))
     )
     assert lessons.subwords.to_json() == untold == told != raw
+    for split, found in (("train", lessons.train), ("val", lessons.check)):
+        french, english = read_pairs(corpus, "tok", split, "fr", "en")[0]
+        encode = lessons.subwords.encode
+        assert found[0] == (encode(french), encode(english))
+    assert lessons.check_pairs == read_pairs(corpus, "tok", "val", "fr", "en")
+    assert lessons.subwords.pieces("漢")[-1] == "<unk>"
     in_raw = prepare(corpus, SMALL, "fr", "en", "raw")
     assert in_raw.subwords.to_json() == raw
 
@@ -727,8 +750,13 @@ def test_a_sentence_too_long_is_named_before_any_is_translated(learned, monkeypa
 def test_a_translator_and_its_subwords_must_fit(learned, tmp_path):
     translator = SubwordTranslator.load(learned)
     other = Subwords.learn(["quite another language"], 40)
-    with pytest.raises(ValueError, match="but there are"):
+    ours, theirs = translator.subwords.size, other.size
+    said = f"tables of {ours} and {ours} ids, but there are {theirs} subwords"
+    with pytest.raises(ValueError, match=said):
         SubwordTranslator(translator.model, other)
+    wide = Transformer(TransformerConfig(theirs, theirs + 1, 16, 2, 1, 1, 16))
+    with pytest.raises(ValueError, match=f"tables of {theirs} and {theirs + 1} ids"):
+        SubwordTranslator(wide, other)
     with pytest.raises(ValueError, match="no checkpoint at"):
         SubwordTranslator.load(tmp_path / "nothing")
     translator.model.save(tmp_path / "bare.safetensors")
