@@ -54,7 +54,7 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 units: $(INSTALLED)  ## the package's tests, every shape checked, every branch reached
 	@rm -f .coverage .mutants/units-*.xml
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES) $(COVER) --junitxml=.mutants/units-shapes.xml
-	$(PYTEST) tests $(APART) -m plain $(COVER) --cov-append --junitxml=.mutants/units-plain.xml
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m plain $(COVER) --cov-append --junitxml=.mutants/units-plain.xml
 	$(PYTEST) tests/exercises -n 2
 ifneq ($(OS),Windows_NT)  # where some tests cannot run
 	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered

@@ -11,6 +11,7 @@ the module repeats verbatim and in order.
 import argparse
 import ast
 import difflib
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ def chapters(root: Path) -> list[Path]:
     return sorted((root / "book").glob("[0-9][0-9]-*.md"))
 
 
+@functools.cache  # reading a long chapter takes a while, and its name is asked, too
 def export_cells(chapter: Path) -> list[NotebookNode]:
     """A chapter's export cells, in reading order."""
     return [
