@@ -70,6 +70,14 @@ def test_a_bad_line_is_named_after_the_good_ones():
     assert done.stderr.count("\n") == 1
 
 
+def test_the_highest_penalty_is_a_number(capsys):
+    options = ("--beam-size", "2", "--length-penalty", "100")
+    assert inside(capsys, "translate", *options, "Il a deux chats") == (
+        *(0, "He has two cats\n"),
+        "",
+    )
+
+
 def test_a_beam_on_the_command_line(capsys):
     hard = "Le grand chien noir aime le petit chat blanc"
     wide = "The big dog likes the small white cat"
@@ -412,6 +420,9 @@ def test_the_corpus_may_be_named_by_a_variable(monkeypatch):
         ("evaluate RUN --average -1", "--average"),
         ("translate --beam-size 1001 x", "at least 1, at most 1000, got '1001'"),
         ("translate --length-penalty nan x", "of at least 0, got 'nan'"),
+        ("translate --length-penalty 101 x", "of at most 100, got '101'"),
+        ("evaluate RUN --length-penalty 5000", "of at most 100, got '5000'"),
+        ("train --out X --seed x", "a whole number of at least 0, got 'x'"),
         ("", "required: COMMAND"),
     ],
 )
@@ -532,6 +543,7 @@ def test_a_closed_pipe_is_where_the_rest_goes(tmp_path, monkeypatch):
     os.close(say)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("screen", [io.StringIO, Typed])
 def test_what_a_training_says(capsys, tmp_path, monkeypatch, screen):
     """Word for word, of a training that only pretends."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
 from tests.strategies import models, seeds, token_ids
@@ -145,6 +146,27 @@ def test_the_sum_is_the_mean_times_the_count():
     total = summed_loss(hidden[real], table, wanted[real])
     mean = chunked_loss(hidden, table, wanted)
     torch.testing.assert_close(total, mean * real.sum())
+
+
+@pytest.mark.plain
+def test_a_lesson_is_cut_as_it_is_told_to_be():
+    model = talker(dtype=torch.float32)
+    ids = torch.tensor([[3, 4]])
+    with pytest.raises(ValueError, match=r"rows_at_once must be .* got 0"):
+        lesson_loss(model, Batch(ids, ids, ids), rows_at_once=0)
+    with pytest.raises(ValueError, match="each target needs a row"):
+        summed_loss(torch.zeros(2, 3, 8), torch.zeros(9, 8), torch.tensor([3, 4]))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_norms_divide_as_the_models_own_do(norm_first):
+    model = talker(29, sharp=12, norm_first=norm_first)
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.eps = 5.0
+    sources = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
+    said = greedy_search(model, sources, 6)
+    assert Speaker(model).greedy_search(sources, 6) == said
 
 
 def test_a_sum_takes_every_word_for_one():
@@ -446,6 +468,7 @@ def test_a_few_sentences_come_out_the_same(norm_first, beams):
         assert speaker.greedy_search(sources, 6) == greedy_search(model, sources, 6)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_many_models_beams_are_the_plain_ones():
     """Few of them tell a slip in the search; hypothesis would try the smallest."""
     rng = random.Random(0)

@@ -112,6 +112,12 @@ def test_one_product_makes_what_its_maps_make(bias):
     torch.testing.assert_close(together(x, *maps), tuple(one(x) for one in maps))
 
 
+def test_one_map_may_go_alone() -> None:
+    linear, x = torch.nn.Linear(4, 6), torch.randn(2, 4)
+    (one,) = together(x, linear)
+    assert one.equal(linear(x))
+
+
 def test_values_of_their_own_are_heard_where_queries_are_the_keys() -> None:
     attention = MultiHeadAttention(8, 2).double()
     x, values = double(2, 5, 8), double(2, 5, 8)

@@ -379,6 +379,7 @@ def test_gradient_of_multi_head_attention(mask, seed) -> None:
     agrees_with_finite_differences(MultiHeadAttention(4, 2), *inputs, mask=mask)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 @given(seeds)
 @settings(max_examples=2)
@@ -388,6 +389,7 @@ def test_gradient_of_an_encoder_layer(norm_first, seed) -> None:
     agrees_with_finite_differences(layer, double(2, 3, 4), mask=SECOND_IS_SHORT)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 @given(seeds)
 @settings(max_examples=2)
@@ -407,6 +409,7 @@ def test_gradient_of_the_label_smoothed_loss(targets, smoothing) -> None:
     )
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @given(seeds, st.booleans())
 @settings(max_examples=2)

@@ -332,6 +332,20 @@ def test_the_papers_adam_moves_nothing_until_it_is_told_a_rate():
     assert weights(model).equal(before)
 
 
+def test_an_example_longer_than_4096_does_not_fit_unless_told():
+    with pytest.raises(ValueError, match=r"1\.\.4096, got 4097"):
+        translated_exactly(small_model(), [([3] * 4097, [4])])
+
+
+def test_drawing_weights_asks_no_gpu_for_its_numbers(monkeypatch):
+    asked, fork = [], torch.random.fork_rng
+    monkeypatch.setattr(
+        torch.random, "fork_rng", lambda devices: asked.append(devices) or fork(devices)
+    )
+    phrasebook_model()
+    assert asked == [[]]
+
+
 def test_sentences_go_where_the_model_is():
     model, seen = small_model().to("meta"), []
     model.register_forward_pre_hook(

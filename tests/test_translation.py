@@ -652,6 +652,7 @@ def test_the_running_mean_is_one(lessons):
 # Translating and measuring
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_each_translation_is_the_same_alone_and_in_a_batch(learned, lessons):
     translator = SubwordTranslator.load(learned)
     sentences = [source for source, _ in lessons.check_pairs] + ["", "le chat"]
@@ -663,6 +664,7 @@ def test_each_translation_is_the_same_alone_and_in_a_batch(learned, lessons):
     assert together == alone
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_a_beam_finds_the_same_whoever_shares_the_batch(lessons, tmp_path):
     partly(lessons, tmp_path, settings=dataclasses.replace(SMALL, epochs=12))
     translator = SubwordTranslator.load(tmp_path)

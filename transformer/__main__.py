@@ -89,10 +89,10 @@ def parser() -> argparse.ArgumentParser:
     )
     translate.add_argument(
         "--length-penalty",
-        type=at_least_0,
+        type=penalty,
         default=0.6,
         metavar="A",
-        help="what length is worth when a beam chooses, 0 or more (default: 0.6)",
+        help="what length is worth when a beam chooses, 0 to 100 (default: 0.6)",
     )
     translate.set_defaults(run=run_translate)
     words = commands.add_parser(
@@ -276,7 +276,7 @@ def add_evaluate(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--length-penalty",
-        type=at_least_0,
+        type=penalty,
         default=1.0,
         metavar="A",
         help="default: 1.0",
@@ -315,6 +315,15 @@ def at_least_0(text: str) -> float:
         number = math.nan
     if not 0 <= number < math.inf:
         message = f"expected a number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def penalty(text: str) -> float:
+    """A type of option: 0 to 100; a power much higher is no number any more."""
+    number = at_least_0(text)
+    if number > 100:
+        message = f"expected a number of at most 100, got {text!r}"
         raise argparse.ArgumentTypeError(message)
     return number
 
