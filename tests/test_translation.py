@@ -721,6 +721,7 @@ def test_what_a_search_is_asked_for(learned, monkeypatch):
         ("Why?! (so)", "en", "why ? ! ( so )"),
         ("nai\u0308ve", "en", "na\u00efve"),
         ("well-known", "en", "well-known"),
+        ("&#88;ylophon &#201;te&#769;", "de", "xylophon \u00e9t\u00e9"),
     ],
 )
 def test_a_typed_sentence_becomes_one_of_the_corpus(typed, language, tokenised):

@@ -754,7 +754,7 @@ def as_tokenized(sentence: str, language: str = "en") -> str:
     (man 's), in French with what it ends (l' eau). A full stop is set apart at the end
     of the sentence only, for elsewhere it may belong to a word (dr. no).
     """
-    text = html.unescape(unicodedata.normalize("NFC", sentence).lower())
+    text = unicodedata.normalize("NFC", html.unescape(sentence).lower())
     text = text.translate(PLAIN_SIGNS)
     text = re.sub(r"([^\w\s'.-]|\.{2,}|(?<!\.)\.(?=\s*$))", r" \1 ", text)
     text = text.replace("'", "' " if language == "fr" else " '")
