@@ -383,6 +383,50 @@ def test_what_a_command_line_asks_for(monkeypatch, told):
     assert options == (TOLD_NOTHING | TOLD_ALL)[told]
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "choices"),
+    [
+        ("train --out X", "preset", ("tiny", "small", "base", "toy")),
+        ("train --out X", "text", ("tok", "raw")),
+        ("train --out X", "device", ("auto", "cpu", "cuda")),
+        ("train --out X", "precision", ("auto", "float32", "bf16")),
+        ("train --out X", "schedule", ("inverse-sqrt", "cosine")),
+        ("evaluate RUN", "split", ("val", "test")),
+    ],
+)
+def test_what_there_is_to_choose_from(command, option, choices):
+    (of_this,) = (
+        one
+        for one in commands()[command.split()[0]]._actions
+        if f"--{option}" in one.option_strings
+    )
+    assert tuple(of_this.choices) == choices
+    for one in choices:
+        told = [*command.split(), f"--{option}", one]
+        assert vars(parser().parse_args(told))[option] == one
+
+
+@pytest.mark.parametrize("flag", ["--norm-first", "--no-norm-first"])
+def test_where_the_norm_stands_is_a_flag(flag):
+    options = parser().parse_args(["train", "--out", "X", flag])
+    assert options.norm_first is (flag == "--norm-first")
+
+
+@pytest.mark.parametrize(
+    ("command", "headings"),
+    [
+        ("train", ["sentences", "settings (default: the preset's)"]),
+        ("evaluate", ["sentences"]),
+    ],
+)
+def test_options_that_belong_together_stand_together(command, headings):
+    said = commands()[command].format_help()
+    assert said.startswith(f"usage: python -m transformer {command} [-h] ")
+    for heading in headings:
+        assert f"\n{heading}:\n  --" in said
+    assert said.count("--data") == 2  # in the usage, and where it is explained
+
+
 def test_the_corpus_may_be_named_by_a_variable(monkeypatch):
     monkeypatch.setenv("MULTI30K", "here")
     for command in ("train --out X", "evaluate RUN"):

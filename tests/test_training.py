@@ -46,6 +46,7 @@ from transformer.training import (
     translated_exactly,
     warmup_rate,
 )
+from transformer.translation import TINY
 
 COPIES = [([a, b], [b, a]) for a, b in itertools.product(range(3, 8), repeat=2)]
 
@@ -421,6 +422,18 @@ def test_the_phrasebook_model_is_seeded_and_leaves_the_generator_alone():
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(weights(one), weights(other))
     assert not torch.equal(weights(one), weights(phrasebook_model(seed=2)))
+
+
+@pytest.mark.parametrize("draw", [phrasebook_model, lambda: TINY.model(9)])
+def test_drawing_weights_touches_no_gpu(draw, monkeypatch):
+    touched = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for what in ("get_rng_state", "set_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(torch.cuda, what, lambda *_: touched.append("the GPU"))
+    draw()
+    assert not touched
+    torch.manual_seed(0)
+    assert touched  # so that the watch works
 
 
 def test_the_translator_that_ships_is_the_phrasebook_model_trained():

@@ -507,6 +507,57 @@ def test_a_steps_loss_is_that_of_a_target(lessons):
     assert loss == pytest.approx(expected.item(), rel=1e-5)
 
 
+def test_a_step_draws_and_adds_up_where_the_crew_is(lessons, monkeypatch):
+    trainee = Trainee(SMALL, lessons.subwords.size, Crew())
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 1)
+    where, zeros = [], torch.zeros
+
+    def fork(devices):
+        where.extend(devices)
+        raise InterruptedError
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    monkeypatch.setattr(
+        torch, "zeros", lambda size, device: where.append(device) or zeros(size)
+    )
+    for device, expected in ((cpu, [cpu]), (gpu, [gpu, gpu])):
+        where.clear()
+        trainee.crew = Crew(device=device)
+        with pytest.raises(InterruptedError):
+            trainee.step(lessons.train[:5], 1, 0.01)
+        assert where == expected
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_crew_meets_at_a_steps_last_part_alone(lessons, monkeypatch, size):
+    class Shared(nn.Module):
+        def __init__(self, lesson):
+            super().__init__()
+            self.lesson = lesson
+
+        def forward(self, *ids):
+            events.append("part")
+            return self.lesson(*ids)
+
+        @contextlib.contextmanager
+        def no_sync(self):
+            events.append("alone")
+            yield
+
+    events = []
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", Shared)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda number: None)
+    settings = dataclasses.replace(SMALL, part_tokens=40)
+    trainee = Trainee(settings, lessons.subwords.size, Crew(0, size))
+    if size == 1:
+        trainee.lesson = Shared(trainee.lesson)
+    parts = trainee.crew.share(lessons.train[:12], 40)
+    assert len(parts) > 1
+    trainee.step(lessons.train[:12], 1, 0.01)
+    before = ["alone", "part"] if size > 1 else ["part"]
+    assert events == [*before * (len(parts) - 1), "part"]
+
+
 def test_each_step_has_a_gradient_of_its_own(lessons):
     settings = dataclasses.replace(SMALL, dropout=0.0)
     trainee = Trainee(settings, lessons.subwords.size, Crew())
@@ -530,6 +581,37 @@ def test_a_part_takes_all_that_it_can():
     batch = [([3] * 5, [3] * 4)] * 5 + [([3], [3] * 9)]
     assert [len(part) for part in Crew().share(batch, 10)] == [2, 2, 1, 1]
     assert [len(part) for part in Crew().share(batch[:5], 25)] == [5]
+
+
+def test_validation_is_added_up_in_one_order(lessons):
+    lesson, orders = Lesson(SMALL.model(lessons.subwords.size), 0.0, False), []
+    lesson.register_forward_pre_hook(lambda _, ids: orders[-1].append(ids[0].tolist()))
+    for _ in range(3):
+        orders.append([])
+        mean_loss(lesson, lessons.train, 40)
+    assert len(orders[0]) > 5
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_a_seed_stands_for_weights_and_disturbs_nobody():
+    state = torch.get_rng_state()
+    one, same, other = (
+        torch.cat([weight.flatten() for weight in settings.model(30).parameters()])
+        for settings in (SMALL, SMALL, dataclasses.replace(SMALL, seed=6))
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(SMALL.seed)  # whatever the caller draws
+    drawn = Transformer(SMALL.config(30)).parameters()
+    assert torch.equal(torch.cat([weight.flatten() for weight in drawn]), one)
+
+
+def test_a_runs_settings_can_be_read_by_people(tmp_path):
+    translation.RunFolder(tmp_path, SMALL, {"text": "tok"})
+    said = (tmp_path / "run.json").read_text("utf-8")
+    assert said == json.dumps(json.loads(said), indent=1)
+    assert json.loads(said).keys() >= {"text", "types", "seed", "peak"}
 
 
 def test_validation_goes_where_the_model_is(lessons):

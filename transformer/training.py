@@ -72,8 +72,8 @@ def phrasebook_model(seed: int = 0) -> Transformer:
         dropout=0.0,
         max_length=32,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # a GPU keeps its own numbers
+        torch.default_generator.manual_seed(seed)
         return Transformer(config)
 
 

@@ -442,8 +442,8 @@ class Settings:
 
     def model(self, types: int) -> Transformer:
         """A model that has learnt nothing yet, with weights drawn by `seed`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with torch.random.fork_rng(devices=[]):  # a GPU keeps its own numbers
+            torch.default_generator.manual_seed(self.seed)
             return Transformer(self.config(types))
 
     def translator(self, model: Transformer, lessons: "Lessons") -> "SubwordTranslator":

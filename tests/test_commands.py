@@ -1,0 +1,409 @@
+"""What each command asks of the parts that do the work, and what it then says."""
+
+import dataclasses
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import FLAGS
+
+import transformer.__main__ as commands
+from transformer import decoding, model, translation
+from transformer.translation import Moment, Score
+
+pytestmark = pytest.mark.plain  # those who stand in for others are not of their types
+ON_THE_FIRST = {"rank": 0, "size": 2, "device": torch.device("cpu")}
+
+
+class Screen(list):
+    """A stream that keeps what it is told, and when it is made to show it."""
+
+    def __init__(self, terminal=False):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        if text:
+            self.append(text)
+
+    def flush(self):
+        if self[-1:] != ["shown"]:
+            self.append("shown")
+
+    def text(self):
+        return "".join(part for part in self if part != "shown")
+
+
+def screens(monkeypatch, terminal=False):
+    """Where output goes, and what is said beside it."""
+    out, beside = Screen(), Screen(terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", beside)
+    return out, beside
+
+
+def clock(monkeypatch, *times):
+    """The commands look at this one."""
+    ticks = iter(times)
+    monkeypatch.setattr(
+        commands, "time", types.SimpleNamespace(perf_counter=lambda: next(ticks))
+    )
+
+
+MOMENTS = [  # of a run that is taken up after 100 steps, which took 50 seconds
+    Moment(101, 400, 3, 2.5, 0.1, 1.0, 1000, 52.0),
+    Moment(102, 400, 3, 2.25, 0.1, 1.0, 500, 112.0),
+    Moment(103, 400, 3, 2.0, 0.1, 1.0, 600, 113.0),
+    Moment(104, 400, 3, 1.75, 0.1, 1.0, 700, 173.0),
+    Moment(105, 400, 4, 1.5, 0.1, 1.0, 800, 173.5, 1.2345, 6.789),
+]
+LINES = [
+    "epoch 3  step 101 of 400  loss 2.500  500 tokens/s  9 min left at most",
+    "epoch 3  step 102 of 400  loss 2.250  24 tokens/s  2 h 33 min left at most",
+    "epoch 3  step 103 of 400  loss 2.000  33 tokens/s  1 h 43 min left at most",
+    "epoch 3  step 104 of 400  loss 1.750  23 tokens/s  2 h 31 min left at most",
+    "epoch 4  step 105 of 400  loss 1.500  29 tokens/s  2 h 01 min left at most",
+]
+ENDS = "epoch 4 ends: validation loss 1.234, BLEU 6.79 (greedy)"
+
+
+def a_training(monkeypatch, moments, left_out=0, **crew):
+    """`run_train` with nobody at work behind it; what it asked of whom."""
+    asked = {}
+    order = []
+    here = types.SimpleNamespace(
+        total=lambda number: order.append(("total", number)),
+        leave=lambda: order.append("left"),
+        **crew,
+    )
+    lessons = types.SimpleNamespace(
+        train=[0] * 12_345, subwords=types.SimpleNamespace(size=1_120)
+    )
+    lessons.left_out = left_out
+
+    def corpus_folder(*which):
+        order.append("folder")
+        asked["folder"] = which
+        return Path("there")
+
+    def prepare(*what):
+        asked["prepare"] = what
+        return lessons
+
+    def train_translator(*what, **how):
+        asked["train"] = what
+        how["say"]("and the run spoke")
+        yield from moments
+
+    monkeypatch.setattr(
+        translation.Crew, "join", lambda device: asked.update(device=device) or here
+    )
+    monkeypatch.setattr(commands, "corpus_folder", corpus_folder)
+    monkeypatch.setattr(translation, "prepare", prepare)
+    monkeypatch.setattr(translation, "train_translator", train_translator)
+    clock(monkeypatch, 7.0, 9.0)
+    flags = *FLAGS, "--data", "D", "--text", "raw", "--every", "3", "--keep", "4"
+    assert commands.main(["train", *flags, "--out", "no such/run"]) == 0
+    settings = asked["prepare"][1]
+    toy = translation.PRESETS["toy"]
+    sizes = {"types": 120, "layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 16}
+    assert settings == dataclasses.replace(toy, **sizes)
+    assert asked == {
+        "device": "cpu",
+        "folder": ("D", "raw", ("fr", "en")),
+        "prepare": (Path("there"), settings, "fr", "en", "raw"),
+        "train": (lessons, settings, "no such/run", here, 3, 4),
+    }
+    size = model.Transformer(settings.config(1_120))
+    parameters = sum(weight.numel() for weight in size.parameters())
+    return order, (
+        f"12,345 sentence pairs, 1,120 subwords, {parameters:,} parameters; 2 × cpu, "
+        "float32; kept in no such/run\nand the run spoke\n"
+    )
+
+
+DONE = "done: python -m transformer evaluate no such/run\n"
+
+
+def test_a_training_in_a_log(monkeypatch):
+    _, beside = screens(monkeypatch)
+    order, begins = a_training(monkeypatch, MOMENTS, 1234, **ON_THE_FIRST)
+    assert order == ["folder", ("total", 0.0), "left"]
+    assert beside.text() == (
+        "1,234 pairs are too long and left out\n"
+        f"{begins}{LINES[2]}\n{LINES[4]}\n{ENDS}\n{DONE}"
+    )
+
+
+def test_a_training_at_a_terminal(monkeypatch):
+    _, beside = screens(monkeypatch, terminal=True)
+    order, begins = a_training(monkeypatch, MOMENTS, **ON_THE_FIRST)
+    moving = "".join(f"\r{line:<79}" for line in LINES)
+    assert beside.text() == f"{begins}{moving}\n{ENDS}\n{DONE}"
+    assert order[-1] == "left"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_others_wait_for_the_sentences_and_say_nothing(monkeypatch, terminal):
+    _, beside = screens(monkeypatch, terminal)
+    order, _ = a_training(monkeypatch, MOMENTS, 5, **ON_THE_FIRST | {"rank": 1})
+    assert order == [("total", 0.0), "folder", "left"]
+    assert beside == []
+
+
+def test_a_training_that_has_nothing_left_to_do(monkeypatch):
+    _, beside = screens(monkeypatch)
+    _, begins = a_training(monkeypatch, [], **ON_THE_FIRST)
+    assert beside.text() == begins + DONE
+
+
+def test_a_measurement(monkeypatch, tmp_path):
+    out, _ = screens(monkeypatch)
+    asked = {}
+
+    class Stub:
+        languages, text = ("fr", "en"), "raw"
+
+        def translate(self, *what):
+            asked["translate"] = what
+            return ["one", "two é"]
+
+    def write_whole(path, data):
+        out.append((path, data))
+
+    monkeypatch.setattr(
+        translation.SubwordTranslator,
+        "load",
+        lambda *what: asked.update(load=what) or Stub(),
+    )
+    monkeypatch.setattr(
+        commands, "corpus_folder", lambda *what: asked.update(folder=what) or "there"
+    )
+    monkeypatch.setattr(
+        translation,
+        "read_pairs",
+        lambda *what: asked.update(pairs=what) or [("un", "1"), ("deux", "2")],
+    )
+    scores = Score(12.3, 45.6, "how bleu", "how chrf")
+    monkeypatch.setattr(
+        translation, "score", lambda *what: asked.update(score=what) or scores
+    )
+    monkeypatch.setattr(model, "write_whole", write_whole)
+    clock(monkeypatch, 10.0, 12.34)
+    flags = "--data D --split test --beam-size 3 --length-penalty 0.5 --average 2"
+    told = ["evaluate", "RUN", *flags.split(), "--out", str(tmp_path / "said")]
+    assert commands.main(told) == 0
+    assert asked == {
+        "load": ("RUN", 2),
+        "folder": ("D", "raw", ("fr", "en")),
+        "pairs": ("there", "raw", "test", "fr", "en"),
+        "translate": (["un", "deux"], 3, 0.5),
+        "score": (["one", "two é"], ["1", "2"], "raw"),
+    }
+    found = {
+        "weights": "RUN",
+        "average": 2,
+        "split": "test",
+        "sentences": 2,
+        "beam_size": 3,
+        "length_penalty": 0.5,
+        "bleu": 12.3,
+        "chrf": 45.6,
+        "bleu_signature": "how bleu",
+        "chrf_signature": "how chrf",
+        "seconds": 2.3,
+    }
+    kept = (tmp_path / "said", "one\ntwo é\n".encode())
+    told, line, shown, *rest = out  # shown first, whatever becomes of the file
+    assert (told, line, shown) == (json.dumps(found, indent=1), "\n", "shown")
+    assert rest[0] == kept
+
+
+class Echo:
+    """A translator that says what it was asked, by its own account."""
+
+    languages = ("fr", "en")
+
+    def __init__(self, text="tok", most=64):
+        self.text, self.most, self.asked = text, most, []
+
+    def translate(self, sentences, *how):
+        self.asked.append((sentences, *how))
+        if "bad" in sentences:
+            raise ValueError(f"no such word:\n{sentences}")
+        if isinstance(sentences, str):
+            return sentences.upper()
+        return [sentence.upper() for sentence in sentences]
+
+
+@pytest.fixture
+def spoken(monkeypatch):
+    """What reads pieces of words, in the place of what the weights hold."""
+    echo, asked = Echo(), []
+    monkeypatch.setattr(commands, "with_subwords", lambda which: True)
+    monkeypatch.setattr(
+        translation.SubwordTranslator, "load", lambda *what: asked.append(what) or echo
+    )
+    yield echo
+    assert set(asked) == {("W",)}
+
+
+def told(*more):
+    return commands.main(["translate", "--weights", "W", *more])
+
+
+def test_a_sentence_goes_to_subwords_as_the_corpus_has_it(spoken, monkeypatch):
+    out, _ = screens(monkeypatch)
+    assert told("L'EAU", "est", "là ", "--beam-size", "3", "--length-penalty", "2") == 0
+    assert spoken.asked == [(["l&apos; eau est là"], 3, 2.0)]
+    assert out.text() == "L&APOS; EAU EST LÀ\n"
+    spoken.text = "raw"
+    assert told(" L'EAU ") == 0
+    assert spoken.asked[1:] == [(["L'EAU"], 1, 0.6)]
+
+
+def test_lines_go_to_subwords_64_at_a_time(spoken, tmp_path, monkeypatch):
+    out, beside = screens(monkeypatch)
+    lines = [f"line {number}" for number in range(150)]
+    (tmp_path / "lines").write_text("\n".join(lines) + "\n", "utf-8")
+    assert told("--file", str(tmp_path / "lines")) == 0
+    assert [len(some) for some, *_ in spoken.asked] == [64, 64, 22]
+    assert [how for _, *how in spoken.asked] == [[1, 0.6]] * 3
+    assert out.text() == "".join(f"{line.upper()}\n" for line in lines)
+    assert out.count("shown") == 3
+    lines[70] = "bad"
+    (tmp_path / "lines").write_text("\n".join(lines), "utf-8")
+    out.clear()
+    assert told("--file", str(tmp_path / "lines")) == 2
+    assert out.text() == "".join(f"{line.upper()}\n" for line in lines[:64])
+    assert beside.text().startswith("python -m transformer: lines 65 to 128: no such")
+    assert beside.text().count("\n") == 1
+    assert "\\n[" in beside.text()
+
+
+class Typed(list):
+    """A terminal with somebody at it."""
+
+    def isatty(self):
+        return True
+
+
+def test_somebody_types_to_subwords(spoken, monkeypatch):
+    out, beside = screens(monkeypatch)
+    monkeypatch.setattr(sys, "stdin", Typed(["one\n", "bad\n", "two\n"]))
+    assert told() == 0
+    assert [some for some, *_ in spoken.asked] == [["one"], ["bad"], ["two"]]
+    assert out.text() == "ONE\nTWO\n"
+    assert out.count("shown") == 2
+    first, complaint = beside.text().splitlines()
+    assert first == "One sentence a line; end with Ctrl-D (Ctrl-Z on Windows)."
+    assert complaint == "no such word:\\n['bad']"
+    assert "shown" in beside
+
+
+@pytest.fixture
+def phrasebook(monkeypatch):
+    """What knows whole words, in the place of what the weights hold."""
+    echo, asked = Echo(), []
+    monkeypatch.setattr(commands, "with_subwords", lambda which: False)
+    monkeypatch.setattr(
+        commands, "load_translator", lambda *what: asked.append(what) or echo
+    )
+    yield echo
+    assert set(asked) == {("W",)}
+
+
+def test_a_sentence_goes_to_the_phrasebook_as_it_is(phrasebook, monkeypatch):
+    out, _ = screens(monkeypatch)
+    options = "--beam-size", "3", "--length-penalty", "2"
+    assert told("L'eau", "est", "là", *options) == 0
+    assert phrasebook.asked == [("L'eau est là", 3, 2.0)]
+    assert out.text() == "L'EAU EST LÀ\n"
+
+
+def test_lines_go_to_the_phrasebook_one_by_one(phrasebook, tmp_path, monkeypatch):
+    out, beside = screens(monkeypatch)
+    (tmp_path / "lines").write_text("one\n \ntwo\nbad\nfour\n", "utf-8")
+    assert told("--file", str(tmp_path / "lines")) == 2
+    assert phrasebook.asked == [(one, 1, 0.6) for one in ("one", "two", "bad")]
+    assert out == ["ONE", "\n", "shown", "\n", "shown", "TWO", "\n", "shown"]
+    assert beside.text() == "python -m transformer: line 4: no such word:\\nbad\n"
+
+
+def test_somebody_types_to_the_phrasebook(phrasebook, monkeypatch):
+    out, beside = screens(monkeypatch)
+    monkeypatch.setattr(sys, "stdin", Typed(["one\n", "bad", "two\n"]))
+    assert told() == 0
+    assert out.text() == "ONE\n\nTWO\n\n"
+    first, complaint = beside.text().splitlines()
+    assert first.startswith("One French sentence a line; end with Ctrl-D (Ctrl-Z on")
+    assert complaint == "no such word:\\nbad"
+
+
+@pytest.mark.parametrize("weights", [None, "W"])
+def test_whose_weights(monkeypatch, weights):
+    asked = []
+    monkeypatch.setattr(
+        decoding.Translator, "load", lambda *what: asked.append(what) or "a file's"
+    )
+    monkeypatch.setattr(decoding.Translator, "phrasebook", lambda: "the one that ships")
+    found = commands.load_translator(weights)
+    assert (found, asked) == (
+        ("a file's", [("W",)]) if weights else ("the one that ships", [])
+    )
+
+
+@pytest.mark.parametrize("about", [{"subwords": "{}"}, {"source": "a b"}])
+def test_who_reads_pieces_of_words(monkeypatch, tmp_path, about):
+    asked = []
+    monkeypatch.setattr(
+        model, "read_checkpoint", lambda path: asked.append(path) or ({}, about)
+    )
+    assert commands.with_subwords("file") is ("subwords" in about)
+    assert asked == [Path("file")]
+    assert commands.with_subwords(str(tmp_path)) is True
+    assert commands.with_subwords(None) is False
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("home", [None, "", "elsewhere"])
+def test_what_is_fetched_is_kept_in_the_users_cache(monkeypatch, tmp_path, home):
+    _, beside = screens(monkeypatch)
+
+    def fetch(*asked):
+        *what, progress = asked
+        progress("a.gz", 1234, 0)
+        progress("b.gz", 5, 10)
+        progress("b.gz", 10, 10)
+        progress("c.gz", 0, 0)
+        return what
+
+    monkeypatch.setattr(translation, "fetch_multi30k", fetch)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+    cache = Path("elsewhere") if home else tmp_path / ".cache"
+    folder = cache / "tested-transformer" / "multi30k"
+    asked = commands.corpus_folder(None, "raw", ("fr", "en"))
+    assert asked == [folder, "raw", ("fr", "en")]
+    assert beside.text() == (
+        "\rfetching a.gz: 1,234 bytes\rfetching b.gz:  50%\rfetching b.gz: 100%\n"
+        "\rfetching c.gz: 0 bytes\n"
+    )
+    assert commands.corpus_folder(str(tmp_path), "raw", ("fr", "en")) == tmp_path
+    with pytest.raises(ValueError, match=r"^no folder nowhere$"):
+        commands.corpus_folder("nowhere", "raw", ("fr", "en"))
+
+
+def test_what_is_said_is_shown_at_once(monkeypatch):
+    _, beside = screens(monkeypatch)
+    commands.say("half", end="")
+    commands.say("whole")
+    assert beside == ["half", "shown", "whole", "\n", "shown"]
