@@ -15,7 +15,16 @@ import pytest
 import torch
 
 from transformer import Transformer, TransformerConfig, training
-from transformer.__main__ import SETTING_HELP, main, one_line, parser, span, whole
+from transformer.__main__ import (
+    ABOUT,
+    SETTING_HELP,
+    main,
+    one_line,
+    parser,
+    span,
+    whole,
+)
+from transformer.decoding import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = [sys.executable, "-m", "transformer"]
@@ -254,6 +263,7 @@ def commands():
 
 
 def test_every_command_is_explained():
+    assert ABOUT in parser().format_help()
     said = {one.dest: one.help for one in choice()._choices_actions}
     assert said.keys() == commands().keys()
     assert all(len(text) > 20 for text in said.values())
@@ -461,7 +471,7 @@ def test_the_corpus_may_be_named_by_a_variable(monkeypatch):
         ("evaluate RUN --split train", "invalid choice: 'train'"),
         ("evaluate RUN --beam-size 0", "at least 1, at most 1000, got '0'"),
         ("evaluate RUN --beam-size 1001", "at least 1, at most 1000, got '1001'"),
-        ("evaluate RUN --average -1", "--average"),
+        ("evaluate RUN --average -1", "a whole number of at least 0, got '-1'"),
         ("translate --beam-size 1001 x", "at least 1, at most 1000, got '1001'"),
         ("translate --length-penalty nan x", "of at least 0, got 'nan'"),
         ("translate --length-penalty 101 x", "of at most 100, got '101'"),
@@ -482,6 +492,7 @@ def test_the_largest_numbers_are_taken():
     with pytest.raises(ArgumentTypeError, match=rf"at least 0, got '{2**63}'$"):
         whole(0)(str(2**63))
     assert parser().parse_args(["evaluate", "R", "--beam-size", "1000"]).beam_size
+    assert parser().parse_args(["evaluate", "R", "--average", "0"]).average == 0
     for text in ("²", "1.0", "", " 1", "+1"):
         with pytest.raises(ArgumentTypeError, match="expected a whole number"):
             whole(0)(text)
@@ -607,7 +618,10 @@ def test_what_a_training_says(capsys, tmp_path, monkeypatch, screen):
     )
     monkeypatch.setattr(sys, "stderr", errors := screen())
     torch.set_num_threads(2)
-    out = tmp_path / "weights"
+    monkeypatch.setattr(
+        Translator, "save", lambda self, path: path.write_bytes(bytes(1_050_000))
+    )
+    out = tmp_path / "new" / "folder" / "weights"
     command = "train-phrasebook", "--out", str(out), "--sentences", "2000"
     assert main([*command, "--seed", "3"]) == 0
     assert torch.get_num_threads() == 1  # or the same seed gives other weights
@@ -626,8 +640,7 @@ def test_what_a_training_says(capsys, tmp_path, monkeypatch, screen):
         said += "".join(f"{line}\n" for line in lines[1::2])
     assert errors.getvalue() == said
     assert capsys.readouterr().out == (
-        "12.5% of 1,000 held-out sentences translated exactly; "
-        f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)\n"
+        f"12.5% of 1,000 held-out sentences translated exactly; wrote {out} (1.1 MB)\n"
     )
 
 

@@ -57,7 +57,7 @@ def clock(monkeypatch, *times):
 
 
 MOMENTS = [  # of a run that is taken up after 100 steps, which took 50 seconds
-    Moment(101, 400, 3, 2.5, 0.1, 1.0, 1000, 52.0),
+    Moment(101, 400, 3, 2.5, 0.1, 1.0, 1001, 52.0),
     Moment(102, 400, 3, 2.25, 0.1, 1.0, 500, 112.0),
     Moment(103, 400, 3, 2.0, 0.1, 1.0, 600, 113.0),
     Moment(104, 400, 3, 1.75, 0.1, 1.0, 700, 173.0),
@@ -73,7 +73,7 @@ LINES = [
 ENDS = "epoch 4 ends: validation loss 1.234, BLEU 6.79 (greedy)"
 
 
-def a_training(monkeypatch, moments, left_out=0, **crew):
+def a_training(monkeypatch, moments, left_out=0, bf16=False, **crew):
     """`run_train` with nobody at work behind it; what it asked of whom."""
     asked = {}
     order = []
@@ -108,12 +108,25 @@ def a_training(monkeypatch, moments, left_out=0, **crew):
     monkeypatch.setattr(translation, "prepare", prepare)
     monkeypatch.setattr(translation, "train_translator", train_translator)
     clock(monkeypatch, 7.0, 9.0)
-    flags = *FLAGS, "--data", "D", "--text", "raw", "--every", "3", "--keep", "4"
+    precision = "bf16" if bf16 else "float32"
+    flags = (
+        *FLAGS,
+        "--precision",
+        precision,
+        "--data",
+        "D",
+        "--text",
+        "raw",
+        "--every",
+        "3",
+        "--keep",
+        "4",
+    )
     assert commands.main(["train", *flags, "--out", "no such/run"]) == 0
     settings = asked["prepare"][1]
     toy = translation.PRESETS["toy"]
     sizes = {"types": 120, "layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 16}
-    assert settings == dataclasses.replace(toy, **sizes)
+    assert settings == dataclasses.replace(toy, **sizes, bf16=bf16)
     assert asked == {
         "device": "cpu",
         "folder": ("D", "raw", ("fr", "en")),
@@ -124,7 +137,7 @@ def a_training(monkeypatch, moments, left_out=0, **crew):
     parameters = sum(weight.numel() for weight in size.parameters())
     return order, (
         f"12,345 sentence pairs, 1,120 subwords, {parameters:,} parameters; 2 × cpu, "
-        "float32; kept in no such/run\nand the run spoke\n"
+        f"{precision}; kept in no such/run\nand the run spoke\n"
     )
 
 
@@ -159,7 +172,7 @@ def test_the_others_wait_for_the_sentences_and_say_nothing(monkeypatch, terminal
 
 def test_a_training_that_has_nothing_left_to_do(monkeypatch):
     _, beside = screens(monkeypatch)
-    _, begins = a_training(monkeypatch, [], **ON_THE_FIRST)
+    _, begins = a_training(monkeypatch, [], bf16=True, **ON_THE_FIRST)
     assert beside.text() == begins + DONE
 
 
@@ -400,6 +413,88 @@ def test_what_is_fetched_is_kept_in_the_users_cache(monkeypatch, tmp_path, home)
     assert commands.corpus_folder(str(tmp_path), "raw", ("fr", "en")) == tmp_path
     with pytest.raises(ValueError, match=r"^no folder nowhere$"):
         commands.corpus_folder("nowhere", "raw", ("fr", "en"))
+
+
+def test_lines_are_utf_8_whatever_the_machine_prefers(monkeypatch, tmp_path):
+    asked, read = [], Path.read_text
+
+    def read_text(path, *how):
+        asked.append(how)
+        return read(path, *how)
+
+    (tmp_path / "lines").write_text("é\n\nà\n\n", "utf-8")
+    monkeypatch.setattr(Path, "read_text", read_text)
+    lines = commands.lines_to_translate(str(tmp_path / "lines"))
+    assert (lines, asked) == (["é", "", "à", ""], [("utf-8",)])
+
+
+METRICS = {
+    "runs/one": [
+        {"step": 1, "loss": 5.0},
+        {"step": 2, "loss": 4.0, "checked": 4.5, "bleu": 1.0},
+        {"step": 3, "loss": 3.0},
+        {"step": 4, "loss": 2.5, "checked": 2.0, "bleu": 20.0},
+    ],
+    "two": [{"step": 7, "loss": 6.0, "checked": 5.0, "bleu": 3.0}],
+}
+
+
+def test_a_drawing_of_two_runs(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(translation, "read_metrics", METRICS.get)
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda *what: drawn.append(what)
+    )
+    assert commands.main(["plot", *METRICS, "--out", "x.svg"]) == 0
+    ((figure, out),) = drawn
+    assert out == "x.svg"
+    assert figure.get_size_inches().tolist() == [9, 3.6]
+    losses, bleus = figure.axes
+    one, one_checked, two, two_checked = losses.lines
+    points = [line.get_xydata().tolist() for line in losses.lines]
+    assert points == [
+        [[1, 5.0], [2, 4.0], [3, 3.0], [4, 2.5]],
+        [[2, 4.5], [4, 2.0]],
+        [[7, 6.0]],
+        [[7, 5.0]],
+    ]
+    points = [line.get_xydata().tolist() for line in bleus.lines]
+    assert points == [[[2, 1.0], [4, 20.0]], [[7, 3.0]]]
+    assert [line.get_label() for line in bleus.lines] == ["one", "two"]
+    names = [text.get_text() for text in bleus.get_legend().get_texts()]
+    assert names == ["one", "two"]
+    assert losses.get_xlabel() == bleus.get_xlabel() == "step"
+    assert losses.get_ylabel() == "loss, nats a target (dots: validation)"
+    assert bleus.get_ylabel() == "validation BLEU, greedy"
+    for faint, *firm in ((one, one_checked, bleus.lines[0]), (two, two_checked)):
+        assert faint.get_alpha() == 0.3
+        for line in firm:
+            assert line.get_alpha() is None
+            assert (line.get_marker(), line.get_linestyle()) == ("o", "-")
+            assert line.get_markersize() == 3
+            assert line.get_color() == faint.get_color()
+    assert one.get_color() != two.get_color()
+    renderer = figure.canvas.get_renderer()
+    for axes in (losses, bleus):  # nothing is cut off, nothing overlaps
+        box = axes.get_tightbbox(renderer)
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+    assert losses.get_tightbbox(renderer).x1 <= bleus.get_tightbbox(renderer).x0
+
+
+def test_a_drawing_that_cannot_be_made(monkeypatch, tmp_path):
+    _, beside = screens(monkeypatch)
+    monkeypatch.setattr(translation, "read_metrics", lambda folder: METRICS.get(folder))
+    assert commands.main(["plot", "two", "--out", f"{tmp_path}/x.doc"]) == 2
+    assert beside.text().startswith(
+        f"python -m transformer: cannot draw {tmp_path}/x.doc: Format 'doc' is not"
+    )
+    assert commands.main(["plot", "two", "three", "--out", f"{tmp_path}/x.svg"]) == 2
+    assert beside.text().endswith(
+        "python -m transformer: three has no metrics.jsonl with lines in it\n"
+    )
+    assert commands.main(["plot", "two", "--out", f"{tmp_path}/x.svg"]) == 0
+    assert (tmp_path / "x.svg").read_text().startswith("<?xml")
 
 
 def test_what_is_said_is_shown_at_once(monkeypatch):

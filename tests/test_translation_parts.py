@@ -244,6 +244,8 @@ def test_a_missing_library_is_asked_for_by_name():
     with pytest.raises(ValueError, match=exactly(said)) as told:
         extra("no_such.part")
     assert told.value.__suppress_context__
+    with pytest.raises(ValueError, match=r"^this needs no_such: pip install"):
+        extra("no_such")
     assert extra("json.decoder") is json.decoder
 
 
@@ -258,6 +260,19 @@ def test_special_symbols_come_first(subwords):
     assert subwords.pieces("le 漢")[-1] == "<unk>"
     assert subwords.encode("漢")[-1] == 3
     assert subwords.decode([1, *subwords.encode("le chat"), 2, 0]) == "le chat"
+
+
+def test_no_symbols_are_added_whatever_a_description_wants(subwords):
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    eager = Tokenizer.from_str(subwords.to_json())
+    symbols = [("<bos>", 1), ("<eos>", 2)]
+    eager.post_processor = TemplateProcessing("<bos> $A <eos>", None, symbols)
+    assert eager.encode("le chat").ids[0] == 1
+    other = Subwords(eager.to_str())
+    assert other.encode("le chat") == subwords.encode("le chat")
+    assert other.pieces("le chat") == subwords.pieces("le chat")
 
 
 def test_composed_and_decomposed_letters_are_the_same():
@@ -707,6 +722,35 @@ def test_the_files_of_a_run(lessons, tmp_path):
     ]
 
 
+def test_one_writes_at_a_time(tmp_path, monkeypatch):
+    made = []
+
+    class Lock:
+        trouble = None
+
+        def __init__(self, path, is_singleton):
+            made.append((path, is_singleton))
+
+        def acquire(self, blocking):
+            made.append(blocking)
+            if self.trouble:
+                raise self.trouble
+
+    monkeypatch.setattr(translation, "FileLock", Lock)
+    folder = RunFolder(tmp_path, FEW, {})
+    folder.hold()
+    assert made == [(tmp_path / "run.lock", True), False]
+    assert isinstance(folder.lock, Lock)
+    for trouble, said in (
+        (translation.Timeout("x"), f"another training is writing to {tmp_path}"),
+        (OSError("no locks"), f"cannot keep a run in {tmp_path}: no locks"),
+    ):
+        Lock.trouble = trouble
+        with pytest.raises(ValueError, match=exactly(said)) as told:
+            folder.hold()
+        assert told.value.__suppress_context__
+
+
 def test_which_sentences_each_step_learns_from(lessons, monkeypatch):
     batches, step = [], Trainee.step
     monkeypatch.setattr(
@@ -762,6 +806,16 @@ class Alone(nn.Module):
 def test_who_is_not_the_first_writes_nothing(lessons, tmp_path, monkeypatch):
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", Alone)
     monkeypatch.setattr(Crew, "total", lambda self, number: number * self.size)
+    run(lessons, tmp_path / "run", steps=3, every=1)
+    there = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert run(lessons, tmp_path / "run", crew=Crew(1, 2), every=1)[0].step == 4
+    assert there == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    monkeypatch.setattr(Crew, "total", lambda self, number: number + 1)
+    said = f"not all processes find the same run in {tmp_path / 'run'}"
+    with pytest.raises(ValueError, match=exactly(said)):
+        run(lessons, tmp_path / "run", crew=Crew(1, 2), every=1)
+    monkeypatch.setattr(Crew, "total", lambda self, number: number * self.size)
+    tmp_path /= "other"
     moments = run(lessons, tmp_path, crew=Crew(1, 2), every=1)
     assert names(tmp_path) == ["run.json"]  # the settings, which are everybody's
     ends = [now for now in moments if now.checked is not None]
@@ -992,6 +1046,71 @@ def test_a_step_by_hand(lessons):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     for one, other in zip(trainee.model.parameters(), own, strict=True):
         assert torch.equal(one, other)
+
+
+class Told(nn.Module):
+    """In a lesson's place: keeps where the ids are, and stops there."""
+
+    def forward(self, *ids):
+        self.where = [one.device.type for one in ids]
+        raise InterruptedError
+
+
+def test_sentences_go_where_the_crew_is(lessons):
+    trainee = Trainee(FEW, lessons.subwords.size, Crew())
+    trainee.crew, trainee.lesson = Crew(device=torch.device("meta")), Told()
+    with pytest.raises(InterruptedError):
+        trainee.step(lessons.train, 1, 0.01)
+    assert trainee.lesson.where == ["meta"] * 3
+
+
+class Halves(nn.Module):
+    """A model of which only what a lesson asks of it is there."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = types.SimpleNamespace(pad_id=0)
+        self.output = nn.Linear(2, 5)
+        self.asked = []
+
+    def encode(self, source):
+        return source
+
+    def decode(self, *asked):
+        self.asked = asked
+        return torch.arange(6.0).view(1, 3, 2)
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize(("device", "rows"), [("cpu", 512), ("meta", 8192)])
+def test_what_a_lesson_asks(monkeypatch, device, rows, bf16):
+    asked, halved = [], []
+    monkeypatch.setattr(
+        translation, "summed_loss", lambda *what: asked.append(what) or torch.zeros(())
+    )
+    monkeypatch.setattr(
+        translation,
+        "half_precision",
+        lambda where: halved.append(where) or contextlib.nullcontext(),
+    )
+    model = Halves()
+    lesson = Lesson(model, 0.3, bf16)
+    source = torch.tensor([[4, 0]], device=device)
+    given, wanted = torch.tensor([[1, 4, 3]]), torch.tensor([[4, 0, 2]])
+    lesson.train()(source, given, wanted)
+    lesson.eval()(source, given, wanted)
+    assert halved == [device] * 2 * bf16
+    assert [what[3:] for what in asked] == [(0.3, rows), (0.0, rows)]
+    for hidden, table, real, *_ in asked:
+        assert hidden.tolist() == [[0.0, 1.0], [4.0, 5.0]]
+        assert table is model.output.weight
+        assert real.tolist() == [4, 2]
+    words, memory, mask = model.asked
+    assert words is given
+    assert memory is source
+    assert mask.device.type == device
+    if device == "cpu":
+        assert torch.equal(mask, translation.padding_mask(source, 0))
 
 
 def test_a_validation_loss_by_hand(lessons):
