@@ -515,6 +515,26 @@ def test_lessons_of_a_folder(tmp_path):
     assert plain.check_pairs[0] == ("one two", "eins zwei")
 
 
+@pytest.mark.parametrize("text", ["raw", "tok"])
+def test_lessons_of_a_text(tmp_path, text):
+    other = "tok" if text == "raw" else "raw"
+    for split, pairs in (("train", PAIRS), ("val", PAIRS[:2])):
+        for side, language in enumerate(("fr", "en")):
+            for kind in ("raw", "tok"):
+                name = tmp_path / translation.multi30k_name(kind, split, language)
+                name.parent.mkdir(exist_ok=True)
+                name.write_text(f"{kind}, no?\n" * len(pairs))
+            right = tmp_path / translation.multi30k_name(text, split, language)
+            right.write_text("".join(f"{pair[side]}, no?\n" for pair in pairs))
+    found = prepare(tmp_path, FEW, "fr", "en", text)
+    sentences = [f"{side}, no?" for pair in PAIRS for side in pair]
+    learnt = Subwords.learn(sentences, FEW.types, text == "tok")
+    assert found.subwords.to_json() == learnt.to_json()
+    assert found.check_pairs == [(f"{a}, no?", f"{b}, no?") for a, b in PAIRS[:2]]
+    assert len(found.train) == 4
+    assert found.text == text != other
+
+
 # Scores
 
 
@@ -871,6 +891,53 @@ def test_a_run_goes_on_where_it_was(lessons, tmp_path):
     assert len(whole) == len(lines[0])
 
 
+def test_a_run_that_is_not_kept_counts_its_seconds(lessons, monkeypatch):
+    ticks = iter(range(5, 99))
+    clock = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+    monkeypatch.setattr(translation, "time", clock)
+    moments = run(lessons, None)
+    assert [now.seconds for now in moments] == list(range(1, len(moments) + 1))
+
+
+@pytest.mark.parametrize(("patience", "last"), [(1, 3), (2, 4), (3, 9)])
+def test_when_a_run_ends(lessons, monkeypatch, patience, last):
+    losses = iter([3.0, 2.0, 2.5, 2.0, 1.0, 0.9, 0.8, 0.7, 0.6])
+    monkeypatch.setattr(translation, "mean_loss", lambda *_: next(losses))
+    monkeypatch.setattr(SubwordTranslator, "translate", lambda self, those, *_: those)
+    settings = dataclasses.replace(FEW, epochs=9, patience=patience)
+    said = []
+    assert run(lessons, None, settings, say=said.append)[-1].epoch == last
+    ends = [f"no better for {patience} epochs: the run ends"]
+    assert said == (ends if last < 9 else [])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_which_devices_are_made_for_bf16(monkeypatch, there):
+    asked = []
+
+    def gpu(**how):
+        asked.append(how)
+        return there
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", gpu)
+    monkeypatch.setattr(
+        torch.cpu, "_is_amx_tile_supported", lambda: not there, raising=False
+    )
+    assert translation.made_for_bf16("cuda") is there
+    assert asked == [{"including_emulation": False}]
+    assert translation.made_for_bf16("cpu") is not there
+    assert len(asked) == 1
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    assert translation.made_for_bf16("cpu") is False
+
+
+def test_what_is_gone_already_need_not_be_removed(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path, FEW, {})
+    gone = tmp_path / "training-00000009.safetensors"
+    monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [gone])
+    assert folder.forget(3) == 0.0
+
+
 def test_what_is_written_after_the_last_checkpoint_is_forgotten(lessons, tmp_path):
     run(lessons, tmp_path, steps=4, every=2)
     folder = RunFolder(
@@ -1046,6 +1113,37 @@ def test_a_step_by_hand(lessons):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     for one, other in zip(trainee.model.parameters(), own, strict=True):
         assert torch.equal(one, other)
+
+
+def test_what_a_steps_dropout_draws_from(lessons, monkeypatch):
+    def drawn(number, rank, seed):
+        settings = dataclasses.replace(FEW, seed=seed)
+        trainee = Trainee(settings, lessons.subwords.size, Crew())
+        trainee.crew = Crew(rank, 2)
+        with pytest.raises(InterruptedError):
+            trainee.step(lessons.train, number, 0.01)
+        return seeds.pop()
+
+    def manual_seed(number):
+        seeds.append(number)
+        raise InterruptedError
+
+    seeds = []
+    monkeypatch.setattr(torch, "manual_seed", manual_seed)
+    asked = [(n, r, s) for n in (1, 2, 11) for r in (0, 1) for s in (1, 11, 12)]
+    found = [drawn(*one) for one in asked]
+    assert len(set(found)) == len(asked)
+    assert found == [drawn(*one) for one in asked]
+    assert max(found) < 2**60  # which every generator takes
+    assert max(found) > 2**56
+
+
+def test_a_trainee_is_where_its_crew_is(lessons):
+    there = Trainee(FEW, lessons.subwords.size, Crew(device=torch.device("meta")))
+    for weight in (*there.model.parameters(), *there.mean.values()):
+        assert weight.device.type == "meta"
+    here = Trainee(FEW, lessons.subwords.size, Crew())
+    assert (here.best, here.best_epoch) == (math.inf, 0)
 
 
 class Told(nn.Module):
