@@ -269,6 +269,18 @@ def test_every_command_is_explained():
     assert all(len(text) > 20 for text in said.values())
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("translate", "what train-phrasebook or train wrote"),
+        ("words", "what train-phrasebook wrote"),
+    ],
+)
+def test_whose_words_unless_told(command, said):
+    (weights,) = (a for a in commands()[command]._actions if a.dest == "weights")
+    assert weights.help == f"{said} (default: the file that ships)"
+
+
 @pytest.mark.parametrize("command", list(commands()))
 def test_every_option_is_explained(command):
     for option in commands()[command]._actions:
@@ -491,6 +503,9 @@ def test_the_largest_numbers_are_taken():
     assert whole(0)(str(2**63 - 1)) == 2**63 - 1
     with pytest.raises(ArgumentTypeError, match=rf"at least 0, got '{2**63}'$"):
         whole(0)(str(2**63))
+    limits = rf"at least 0, at most {2**63 - 2}, got '{2**63 - 1}'$"
+    with pytest.raises(ArgumentTypeError, match=limits):
+        whole(0, 2**63 - 2)(str(2**63 - 1))
     assert parser().parse_args(["evaluate", "R", "--beam-size", "1000"]).beam_size
     assert parser().parse_args(["evaluate", "R", "--average", "0"]).average == 0
     for text in ("²", "1.0", "", " 1", "+1"):
@@ -602,9 +617,10 @@ def test_a_closed_pipe_is_where_the_rest_goes(tmp_path, monkeypatch):
 @pytest.mark.parametrize("screen", [io.StringIO, Typed])
 def test_what_a_training_says(capsys, tmp_path, monkeypatch, screen):
     """Word for word, of a training that only pretends."""
-    asked = []
+    asked, models = [], []
 
     def pretend(model, examples, seed):
+        models.append(model)
         asked.append((examples, seed))
         for step in range(1, 21):
             yield training.Progress(step, 20, 1.5, 0.1, 1.0, 12_345.6, 20.0 - step)
@@ -614,16 +630,26 @@ def test_what_a_training_says(capsys, tmp_path, monkeypatch, screen):
         training, "phrasebook_examples", lambda *those, **how: [(those, how)] * those[0]
     )
     monkeypatch.setattr(
-        training, "exact_match", lambda model, held: asked.append(held) or 0.125
+        training,
+        "exact_match",
+        lambda model, held: models.append(model) or asked.append(held) or 0.125,
     )
     monkeypatch.setattr(sys, "stderr", errors := screen())
     torch.set_num_threads(2)
     monkeypatch.setattr(
-        Translator, "save", lambda self, path: path.write_bytes(bytes(1_050_000))
+        Translator,
+        "save",
+        lambda self, path: (
+            models.append(self.model) or path.write_bytes(bytes(1_050_000))
+        ),
     )
     out = tmp_path / "new" / "folder" / "weights"
     command = "train-phrasebook", "--out", str(out), "--sentences", "2000"
     assert main([*command, "--seed", "3"]) == 0
+    trained, tested, kept = models
+    assert trained is tested is kept
+    drawn = training.phrasebook_model(3).state_dict()
+    assert all(drawn[name].equal(one) for name, one in kept.state_dict().items())
     assert torch.get_num_threads() == 1  # or the same seed gives other weights
     assert asked == [
         ([((2000, 3), {})] * 2000, 3),

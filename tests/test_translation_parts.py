@@ -642,7 +642,9 @@ class Asked:
 
 
 def test_what_is_searched_for_together(subwords, monkeypatch):
-    settings = dataclasses.replace(FEW, max_length=40)
+    just, more = (" ".join("x" * n) for n in (20, 21))
+    room = len(subwords.encode(just))
+    settings = dataclasses.replace(FEW, max_length=room)
     translator = SubwordTranslator(settings.model(subwords.size), subwords)
     monkeypatch.setattr(translator, "speaker", lambda: asked)
     letters = {n: " ".join("x" * n) for n in (3, 4, 5, 8, 12)}
@@ -660,25 +662,19 @@ def test_what_is_searched_for_together(subwords, monkeypatch):
     for some, most, *how in asked.calls:
         assert how == [3, 0.5]
         assert len(some) <= 2
-        assert {min(40, 16 * math.ceil(len(one) / 8) + 10) for one in some} == {most}
+        assert {min(room, 16 * math.ceil(len(one) / 8) + 10) for one in some} == {most}
     asked = Asked()
     assert translator.translate(sentences[:1] * 65)
     assert [(len(some), *how) for some, _, *how in asked.calls] == [
         (64, 5, 1.0),
         (1, 5, 1.0),
     ]
-    words = " ".join("x" * 41)
-    size = len(subwords.encode(words))
-    said = f"sentence 3 is too long: {size} subwords, at most 40 fit"
-    with pytest.raises(ValueError, match=exactly(said)):
-        translator.translate(["le", "le", words, words])
-    just = next(
-        " ".join("x" * n)
-        for n in range(41)
-        if len(subwords.encode(" ".join("x" * n))) >= 39
-    )
-    assert len(subwords.encode(just)) <= 40
-    assert translator.translate([just])
+    said = f"sentence 3 is too long: {len(subwords.encode(more))} subwords, at most "
+    with pytest.raises(ValueError, match=exactly(f"{said}{room} fit")):
+        translator.translate(["le", just, more, more])
+    monkeypatch.setattr(asked, "beam_search", lambda *_: [])
+    with pytest.raises(ValueError, match="shorter than"):  # none goes without
+        translator.translate(sentences)
 
 
 def test_who_searches_is_made_of_the_model_as_it_is(subwords, monkeypatch):
