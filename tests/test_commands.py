@@ -73,7 +73,7 @@ LINES = [
 ENDS = "epoch 4 ends: validation loss 1.234, BLEU 6.79 (greedy)"
 
 
-def a_training(monkeypatch, moments, left_out=0, bf16=False, **crew):
+def a_training(monkeypatch, moments, left_out=0, bf16=False, ticks=(7.0, 9.0), **crew):
     """`run_train` with nobody at work behind it; what it asked of whom."""
     asked = {}
     order = []
@@ -107,7 +107,7 @@ def a_training(monkeypatch, moments, left_out=0, bf16=False, **crew):
     monkeypatch.setattr(commands, "corpus_folder", corpus_folder)
     monkeypatch.setattr(translation, "prepare", prepare)
     monkeypatch.setattr(translation, "train_translator", train_translator)
-    clock(monkeypatch, 7.0, 9.0)
+    clock(monkeypatch, *ticks)
     precision = "bf16" if bf16 else "float32"
     flags = (
         *FLAGS,
@@ -160,6 +160,18 @@ def test_a_training_at_a_terminal(monkeypatch):
     moving = "".join(f"\r{line:<79}" for line in LINES)
     assert beside.text() == f"{begins}{moving}\n{ENDS}\n{DONE}"
     assert order[-1] == "left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rate", "left"), [(0.5, "100", "4 s"), (0.0, "50,000,000,000", "0 s")]
+)
+def test_a_training_that_is_fast(monkeypatch, seconds, rate, left):
+    _, beside = screens(monkeypatch, terminal=True)
+    moments = [Moment(1, 10, 1, 2.0, 0.1, 1.0, 50, seconds)]
+    ticks = 7.0, 7.0 + seconds
+    _, begins = a_training(monkeypatch, moments, ticks=ticks, **ON_THE_FIRST)
+    line = f"epoch 1  step 1 of 10  loss 2.000  {rate} tokens/s  {left} left at most"
+    assert beside.text() == f"{begins}\r{line:<79}{DONE}"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -298,6 +310,10 @@ def test_lines_go_to_subwords_64_at_a_time(spoken, tmp_path, monkeypatch):
     assert beside.text().startswith("python -m transformer: lines 65 to 128: no such")
     assert beside.text().count("\n") == 1
     assert "\\n[" in beside.text()
+    lines[70], lines[140] = "line", "bad"
+    (tmp_path / "lines").write_text("\n".join(lines), "utf-8")
+    assert told("--file", str(tmp_path / "lines")) == 2
+    assert "\npython -m transformer: lines 129 to 150: no such" in beside.text()
 
 
 class Typed(list):

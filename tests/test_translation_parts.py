@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
+import inspect
 import io
 import json
 import math
@@ -14,6 +15,7 @@ import types
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -767,6 +769,14 @@ def test_one_writes_at_a_time(tmp_path, monkeypatch):
         assert told.value.__suppress_context__
 
 
+def test_what_a_run_does_unless_told():
+    told = inspect.signature(train_translator).parameters
+    assert (told["every"].default, told["keep"].default) == (200, 10)
+    assert told["say"].default("nobody hears") is None
+    assert get_args(translation.SentencePair) == (str, str)
+    assert set(translation.PLAIN_SIGNS) == set(map(ord, "’‘“”„«»–—…"))
+
+
 def test_which_sentences_each_step_learns_from(lessons, monkeypatch):
     batches, step = [], Trainee.step
     monkeypatch.setattr(
@@ -968,7 +978,15 @@ def test_a_line_of_metrics_has_what_there_is(tmp_path):
     assert read_metrics(str(tmp_path)) == [said, checked._asdict()]
     with (tmp_path / "metrics.jsonl").open("a") as file:
         for wrong in (
-            *("7", "[]", "{}", "{", "null", json.dumps({**said, "step": "1"})),
+            *(
+                "[" * 99_999,
+                "7",
+                "[]",
+                "{}",
+                "{",
+                "null",
+                json.dumps({**said, "step": "1"}),
+            ),
             json.dumps({**said, "checked": 1.0}),
             json.dumps({**said, "more": 1.0}),
         ):
