@@ -508,6 +508,11 @@ def test_the_largest_numbers_are_taken():
         whole(0, 2**63 - 2)(str(2**63 - 1))
     assert parser().parse_args(["evaluate", "R", "--beam-size", "1000"]).beam_size
     assert parser().parse_args(["evaluate", "R", "--average", "0"]).average == 0
+    least = ["--every", "1", "--keep", "1", "--seed", "0", "--dropout", "0"]
+    least += [f"--{name}=1" for name in ("types", "d-model", "patience", "warmup")]
+    assert parser().parse_args(["train", "--out", "X", *least]).keep == 1
+    least = ["--seed", "0", "--sentences", "1"]
+    assert parser().parse_args(["train-phrasebook", "--out", "X", *least]).seed == 0
     for text in ("²", "1.0", "", " 1", "+1"):
         with pytest.raises(ArgumentTypeError, match="expected a whole number"):
             whole(0)(text)

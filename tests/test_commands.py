@@ -336,6 +336,38 @@ def test_somebody_types_to_subwords(spoken, monkeypatch):
     assert "shown" in beside
 
 
+class Piped(list):
+    """Lines that nobody types."""
+
+    def isatty(self):
+        return False
+
+
+def test_lines_of_a_pipe_go_to_subwords_64_at_a_time(spoken, monkeypatch):
+    out, beside = screens(monkeypatch)
+    monkeypatch.setattr(sys, "stdin", Piped(["line\n"] * 65))
+    assert told() == 0
+    assert [len(some) for some, *_ in spoken.asked] == [64, 1]
+    assert out.text() == "LINE\n" * 65
+    assert beside == []
+    monkeypatch.setattr(sys, "stdin", None)
+    assert told() == 2
+    assert beside.text() == (
+        "python -m transformer: no sentence given, and standard input is closed\n"
+    )
+
+
+def test_a_file_is_read_at_a_terminal_too(spoken, monkeypatch, tmp_path):
+    _, beside = screens(monkeypatch)
+    (tmp_path / "lines").write_text("one\ntwo", "utf-8")
+    for stdin in (Typed(["three"]), None):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        spoken.asked.clear()
+        assert told("--file", str(tmp_path / "lines")) == 0
+        assert [some for some, *_ in spoken.asked] == [["one", "two"]]
+    assert beside == []
+
+
 @pytest.fixture
 def phrasebook(monkeypatch):
     """What knows whole words, in the place of what the weights hold."""
@@ -373,6 +405,28 @@ def test_somebody_types_to_the_phrasebook(phrasebook, monkeypatch):
     first, complaint = beside.text().splitlines()
     assert first.startswith("One French sentence a line; end with Ctrl-D (Ctrl-Z on")
     assert complaint == "no such word:\\nbad"
+
+
+def test_lines_of_a_pipe_go_to_the_phrasebook(phrasebook, monkeypatch, tmp_path):
+    out, beside = screens(monkeypatch)
+    monkeypatch.setattr(sys, "stdin", Piped(["one\n", "two\n", "bad"]))
+    assert told() == 2
+    assert out.text() == "ONE\n\nTWO\n\n"
+    assert beside.text() == "python -m transformer: line 3: no such word:\\nbad\n"
+    beside.clear()
+    (tmp_path / "lines").write_text("four\n", "utf-8")
+    for stdin in (Typed(["three"]), None):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert told("--file", str(tmp_path / "lines")) == 0
+        assert phrasebook.asked[-1][0] == "four"
+    assert beside == []
+    assert told() == 2
+    assert beside.text().endswith("no sentence given, and standard input is closed\n")
+    beside.clear()
+    assert told("--file", "lines", "sentence") == 2
+    assert (
+        beside.text() == "python -m transformer: give a sentence or --file, not both\n"
+    )
 
 
 @pytest.mark.parametrize("weights", [None, "W"])

@@ -1043,7 +1043,7 @@ class Fixed:
     """A trainee that cannot learn: what the end of an epoch does with it shows."""
 
     def __init__(self, lessons, best):
-        self.settings, self.crew = FEW, Crew()
+        self.settings, self.crew = dataclasses.replace(FEW, bf16=True), Crew()
         self.model = FEW.model(lessons.subwords.size)
         self.best, self.best_epoch = best, 1
 
@@ -1074,7 +1074,7 @@ def test_the_end_of_an_epoch(lessons, tmp_path, monkeypatch, best, better, kept)
     assert (trainee.best, trainee.best_epoch) == ((2.5, 8) if better else (best, 1))
     (((lesson, check, room), _),) = asked["mean_loss"]
     assert lesson.model is trainee.model
-    assert (lesson.smoothing, lesson.bf16) == (0.0, False)
+    assert (lesson.smoothing, lesson.bf16) == (0.0, True)
     assert (check, room) == (lessons.check, FEW.part_tokens)
     (((sentences, beam), how),) = [(what[-2:], how) for what, how in asked["translate"]]
     assert (sentences, beam, how) == ([a for a, _ in PAIRS[:2]], 1, {})
@@ -1150,6 +1150,18 @@ def test_what_a_steps_dropout_draws_from(lessons, monkeypatch):
     assert found == [drawn(*one) for one in asked]
     assert max(found) < 2**60  # which every generator takes
     assert max(found) > 2**56
+
+
+def test_a_crews_loss_is_everybodys(lessons, monkeypatch):
+    trainee = Trainee(FEW, lessons.subwords.size, Crew())
+    trainee.crew = Crew(1, 3)
+    lesson = Lesson(FEW.model(lessons.subwords.size), FEW.smoothing, False)
+    monkeypatch.setattr(Crew, "total", lambda self, number: number + 6.0)
+    (mine,) = lessons.train[1::3]
+    own = lesson(*translation.make_batch([mine])).item()
+    tokens = sum(len(b) + 1 for _, b in lessons.train)
+    loss, _ = trainee.step(lessons.train, 1, 0.01)
+    assert loss == pytest.approx((3 * own / tokens + 6.0) / 3, rel=1e-5)
 
 
 def test_a_trainee_is_where_its_crew_is(lessons):

@@ -298,7 +298,7 @@ class Subwords:
         tokenizer.normalizer = tk.normalizers.NFC()
         cut = [tk.pre_tokenizers.Metaspace()]
         if not tokenized:
-            pattern = tk.Regex(r"▁?[\p{L}\p{M}\p{N}]+|▁?[^\p{L}\p{M}\p{N}▁]|▁")
+            pattern = tk.Regex(r"▁?[^\p{L}\p{M}\p{N}▁]")
             cut.append(tk.pre_tokenizers.Split(pattern, "isolated"))
         tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(cut)
         tokenizer.decoder = tk.decoders.Metaspace()
