@@ -308,6 +308,10 @@ def test_the_fewest_pieces_are_named_and_will_do():
     with pytest.raises(ValueError, match="types must be at least"):
         Subwords.learn(["abc cab"], least - 1)
     assert Subwords.learn(["abc cab"] * 2, least + 1).size == least + 1
+    for nothing in ({"types": 0}, {"sentences": []}):
+        said = f"{next(iter(nothing))} must be a whole number of at least 1, got 0"
+        with pytest.raises(ValueError, match=exactly(said)):
+            Subwords.learn(**{"sentences": ["abc"], "types": 9, **nothing})
 
 
 def test_learning_subwords_is_quiet(monkeypatch, capfd):
@@ -786,7 +790,8 @@ def test_which_sentences_each_step_learns_from(lessons, monkeypatch):
             batches.append((batch, *how)) or step(self, batch, *how)
         ),
     )
-    moments = run(lessons, None)
+    settings = dataclasses.replace(FEW, schedule="cosine")
+    moments = run(lessons, None, settings)
     lengths = [max(len(a), len(b) + 1) for a, b in lessons.train]
     number = 0
     for epoch in (1, 2, 3):
@@ -794,7 +799,7 @@ def test_which_sentences_each_step_learns_from(lessons, monkeypatch):
         for indices in translation.batches_by_tokens(lengths, FEW.step_tokens, rng):
             batch, *how = batches[number]
             assert batch == [lessons.train[index] for index in indices]
-            assert how == [number + 1, FEW.rate(number + 1, len(moments))]
+            assert how == [number + 1, settings.rate(number + 1, len(moments))]
             assert moments[number].tokens == sum(len(b) + 1 for _, b in batch)
             number += 1
     assert number == len(batches) == len(moments)
@@ -1033,8 +1038,8 @@ def test_checkpoints_the_newest_first(tmp_path):
     folder = RunFolder(tmp_path, FEW, {})
     for step in (9, 10, 8):
         (tmp_path / f"training-{step:08}.safetensors").touch()
-    (tmp_path / "training-best.safetensors").touch()
-    (tmp_path / "training-00000011.other").touch()
+    for other in ("best.safetensors", "x0000011.safetensors", "00000011.other"):
+        (tmp_path / f"training-{other}").touch()
     found = [int(path.stem[9:]) for path in folder.checkpoints()]
     assert found == [10, 9, 8]
 
@@ -1112,6 +1117,7 @@ def test_a_step_by_hand(lessons):
         share = min(0.9, number / (10 + number))
         for old, new in zip(mean, model.parameters(), strict=True):
             old.mul_(share).add_(new.detach(), alpha=1 - share)
+        trainee.lesson.eval()  # as a validation leaves it
         found = trainee.step(batch, number, rate)
         assert found == pytest.approx((loss.item() / tokens, gradient.item()), rel=1e-5)
         pairs = [
@@ -1121,6 +1127,7 @@ def test_a_step_by_hand(lessons):
         for one, other in pairs:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     own = [weight.detach().clone() for weight in trainee.model.parameters()]
+    assert trainee.lesson.training
     with trainee.averaged() as averaged:
         assert not averaged.training
         for one, other in zip(averaged.parameters(), mean, strict=True):
@@ -1245,6 +1252,11 @@ def test_a_validation_loss_by_hand(lessons):
         total += alone.eval()(*translation.make_batch([example])).item()
     tokens = sum(len(b) + 1 for _, b in lessons.train)
     lesson.train()
+    modes = []
+    lesson.register_forward_pre_hook(
+        lambda *_: modes.append(torch.is_inference_mode_enabled())
+    )
     found = mean_loss(lesson, lessons.train, 20)
+    assert set(modes) == {True}  # nothing is remembered for a gradient
     assert found == pytest.approx(total / tokens, rel=1e-5)
     assert not lesson.training
