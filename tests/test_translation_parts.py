@@ -965,6 +965,12 @@ def test_what_is_written_after_the_last_checkpoint_is_forgotten(lessons, tmp_pat
     assert (tmp_path / "metrics.jsonl").read_text() == "".join(before[:3])
     gone = {"half.part", "training-00000004.safetensors"}
     assert names(tmp_path) == sorted(set(kept) - gone)
+    (tmp_path / "training-12345678.safetensors").touch()
+    folder.forget(3_000_000)
+    assert names(tmp_path) == sorted(set(kept) - gone)
+    folder.forget(2)
+    assert "training-00000002.safetensors" in names(tmp_path)
+    assert len(read_metrics(tmp_path)) == 2
     assert folder.forget(0) == 0.0
     assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert not [name for name in names(tmp_path) if name.startswith("training")]
