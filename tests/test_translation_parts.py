@@ -648,16 +648,16 @@ class Asked:
 
 
 def test_what_is_searched_for_together(subwords, monkeypatch):
-    just, more = (" ".join("x" * n) for n in (20, 21))
+    just, more = (" ".join("x" * n) for n in (60, 61))
     room = len(subwords.encode(just))
     settings = dataclasses.replace(FEW, max_length=room)
     translator = SubwordTranslator(settings.model(subwords.size), subwords)
     monkeypatch.setattr(translator, "speaker", lambda: asked)
-    letters = {n: " ".join("x" * n) for n in (3, 4, 5, 8, 12)}
+    letters = {n: " ".join("x" * n) for n in (3, 4, 5, 8, 9, 12, 17, 40)}
     counts = {n: len(subwords.encode(text)) for n, text in letters.items()}
-    assert len(set(counts.values())) == 5
+    assert list(counts.values()) == [2 * n for n in counts]
     asked = Asked()
-    sentences = [letters[n] for n in (8, 3, 12, 4, 5, 4)]
+    sentences = [letters[n] for n in (8, 3, 12, 4, 5, 9, 40, 4, 17)]
     said = translator.translate(["", *sentences, " "], 3, 0.5, batch=2)
     assert said[0] == said[-1] == ""
     assert said[1:-1] == [
@@ -669,6 +669,7 @@ def test_what_is_searched_for_together(subwords, monkeypatch):
         assert how == [3, 0.5]
         assert len(some) <= 2
         assert {min(room, 16 * math.ceil(len(one) / 8) + 10) for one in some} == {most}
+    assert {most for _, most, *_ in asked.calls} == {26, 42, 58, 90, 120}
     asked = Asked()
     assert translator.translate(sentences[:1] * 65)
     assert [(len(some), *how) for some, _, *how in asked.calls] == [
