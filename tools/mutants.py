@@ -1189,8 +1189,7 @@ own; how a message is worded, the help texts and the phrasebook's tables of word
 left alone.
 
 **{share:.1%}** of the {tried:,} mutants tried that are not known to be equivalent are
-killed or timed out. {whole} modules were tried whole. In the others chance drew the
-order, as far as the time went; {unseen:,} of {mutants:,} were not tried.
+killed or timed out. {how_far}
 
 The last three columns are the book's own: how many mutants were put into the chapter
 that defines their module (drawn by chance where not all), how many of those a **claim**
@@ -1209,19 +1208,25 @@ def page(
     survivors: Sequence[tuple[str, Mutant, str]],
 ) -> str:
     """The report to read."""
-    head = "| module | " + " | ".join(COLUMNS) + " |\n|---" * 1
+    head = "| module | " + " | ".join(COLUMNS) + " |\n|---"
     head += "|---:" * len(COLUMNS) + "|\n"
     lines = [
         f"| {name} | " + " | ".join(f"{row.get(c, 0):,}" for c in COLUMNS) + " |"
         for name, row in [*table.items(), ("**all**", total)]
     ]
     dead, alive = total["killed"] + total["timeout"], total["survived"]
+    whole = sum(bool(row) and not row.get("not tried") for row in table.values())
+    how_far = (
+        f"{whole} modules were tried whole. In the others chance drew the order, as "
+        f"far as the time went;\n{total['not tried']:,} of {total['mutants']:,} were not "
+        "tried."
+    )
+    if not total["not tried"]:
+        how_far = "None was left untried."
     text = PAGE.format(
         share=dead / max(dead + alive, 1),
         tried=dead + alive,
-        unseen=total["not tried"],
-        whole=sum(bool(row) and not row.get("not tried") for row in table.values()),
-        mutants=total["mutants"],
+        how_far=how_far,
         table=head + "\n".join(lines),
     )
     for title, known in (("Equivalent", True), ("Not killed yet", False)):
