@@ -1217,8 +1217,8 @@ def page(
     dead, alive = total["killed"] + total["timeout"], total["survived"]
     whole = sum(bool(row) and not row.get("not tried") for row in table.values())
     how_far = (
-        f"{whole} modules were tried whole. In the others chance drew the order, as far\n"
-        f"as the time went; {total['not tried']:,} of {total['mutants']:,} were not tried."
+        f"{whole} modules were tried whole, the others as far as the time went: of\n"
+        f"{total['mutants']:,} mutants {total['not tried']:,} were not tried."
     )
     if not total["not tried"]:
         how_far = "None was left untried."
