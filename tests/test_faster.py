@@ -1,4 +1,6 @@
+import inspect
 import json
+import math
 import os
 import random
 import subprocess
@@ -528,6 +530,93 @@ def test_sentences_of_one_length_need_no_mask_and_leave_when_they_end():
     assert len(set(map(len, plain))) > 1
     assert Speaker(model).greedy_search(batch, 9) == plain
     assert Speaker(model).beam_search(batch, 9) == beam_search(model, batch, 9)
+
+
+def test_the_speaker_writes_its_logits_where_they_were(monkeypatch):
+    """What is fast about it: no memory is asked for, no mask made in vain."""
+    speaker = Speaker(talker(1))
+    for beams in (1, 2):
+        talk = speaker.hear(torch.tensor([[3, 4], [5, 6]]), 4, beams)
+        assert talk.source_mask is None
+        assert (talk.seen is None) is (beams == 1)
+        assert talk.sheets.size(0) == 2
+        words = torch.full((2, beams), 1)
+        for _ in range(2):
+            with torch.no_grad():
+                logits = speaker.next_logits(words, talk)
+            assert logits.data_ptr() == talk.sheets[0].data_ptr()
+    talks, outs, hear, log_softmax = [], [], speaker.hear, torch.log_softmax
+
+    def watched(logits, dim, out):
+        outs.append(out.data_ptr())
+        return log_softmax(logits, dim=dim, out=out)
+
+    monkeypatch.setattr(
+        speaker, "hear", lambda *what: talks.append(hear(*what)) or talks[0]
+    )
+    monkeypatch.setattr(torch, "log_softmax", watched)
+    speaker.beam_search([[3, 4], [5, 6, 7]], 4, 2)
+    assert talks[0].source_mask is not None
+    assert set(outs) == {talks[0].sheets[1].data_ptr()}
+
+
+@pytest.mark.parametrize("search", ["greedy_search", "beam_search"])
+def test_who_has_ended_is_not_carried_along(search, monkeypatch):
+    speaker = Speaker(talker(1))
+    next_logits, rows = speaker.next_logits, []
+
+    def one_ends(words, talk):
+        rows.append(len(words))
+        logits = next_logits(words, talk).fill_(0.0)
+        logits[0, speaker.model.config.eos_id] = 9.0  # the first of those still there
+        logits[1:, 5] = 9.0
+        return logits
+
+    monkeypatch.setattr(speaker, "next_logits", one_ends)
+    how = (8,) if search == "greedy_search" else (8, 1)
+    said = getattr(speaker, search)([[3, 4], [5], [6, 7]], *how)
+    assert said == [[], [5], [5, 5]]
+    assert rows == [3, 2, 1]
+
+
+def test_a_loss_in_pieces_uses_the_same_memory_again(monkeypatch):
+    outs, sums = {"mm": [], "softmax": []}, []
+    for name in outs:
+        own = getattr(torch, name)
+
+        def watched(*what, own=own, to=outs[name], **how):
+            to.append(how["out"].data_ptr())
+            return own(*what, **how)
+
+        monkeypatch.setattr(torch, name, watched)
+    logsumexp = torch.Tensor.logsumexp
+    monkeypatch.setattr(
+        torch.Tensor,
+        "logsumexp",
+        lambda rows, dim: sums.append(len(rows)) or logsumexp(rows, dim),
+    )
+    hidden, table, wanted = lesson(batch=3, length=4)
+    chunked_loss(hidden, table, wanted, rows_at_once=4)
+    assert len(outs["mm"]) == len(outs["softmax"]) == 3
+    assert len({*outs["mm"]}) == len({*outs["softmax"]}) == 1
+    assert outs["mm"][0] != outs["softmax"][0]
+    assert sums == [0, 0, 0]  # only for what is too unlikely for a number
+
+
+@pytest.mark.parametrize("loss", [summed_loss, chunked_loss, lesson_loss])
+def test_256_rows_at_once_unless_told(loss):
+    assert inspect.signature(loss).parameters["rows_at_once"].default == 256
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 4097])
+def test_four_numbers_take_one_draw(size):
+    dropout = CoarseDropout(0.5).train()
+    torch.manual_seed(1)
+    dropout(torch.ones(size))
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
+    torch.empty(math.ceil(size / 4), dtype=torch.int64).random_(-(2**63), None)
+    assert torch.equal(drawn, torch.rand(3))
 
 
 def test_only_on_a_processor_are_kernels_ruled_out():

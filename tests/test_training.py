@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
@@ -17,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer import Transformer, TransformerConfig
+from transformer import Transformer, TransformerConfig, training
 from transformer.data import (
     EOS,
     PAD,
@@ -30,6 +33,7 @@ from transformer.data import (
     vocabularies,
 )
 from transformer.decoding import Translator
+from transformer.model import read_checkpoint
 from transformer.training import (
     Recipe,
     exact_match,
@@ -422,6 +426,46 @@ def test_the_phrasebook_model_is_seeded_and_leaves_the_generator_alone():
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(weights(one), weights(other))
     assert not torch.equal(weights(one), weights(phrasebook_model(seed=2)))
+
+
+def test_a_plain_loss_holds_no_more_than_the_logits():
+    class Widest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, function, _, args=(), how=None):
+            made = function(*args, **(how or {}))
+            if isinstance(made, torch.Tensor):
+                self.numbers = max(self.numbers, made.numel())
+            return made
+
+    logits, targets = torch.randn(2, 50, 5), torch.randint(1, 5, (2, 50))
+    with Widest() as widest:
+        label_smoothed_loss(logits, targets)
+    assert widest.numbers == logits.numel()
+
+
+def test_adam_takes_its_step_in_one_pass():
+    assert papers_adam(nn.Linear(2, 3)).defaults["fused"] is True
+
+
+def test_examples_are_looked_at_once(monkeypatch):
+    asked, plan = [], training.plan_batches
+    monkeypatch.setattr(
+        training,
+        "plan_batches",
+        lambda *what, **how: asked.append(how) or plan(*what, **how),
+    )
+    translated_exactly(phrasebook_model(), [([3, 4], [5]), ([3], [4, 5])])
+    assert [how["epochs"] for how in asked] == [1]
+
+
+def test_a_checkpoint_knows_its_lessons_by_twelve_digits(tmp_path):
+    examples = [([3, 4], [5]), ([3], [4, 5])]
+    recipe = Recipe(epochs=1)
+    list(train(phrasebook_model(), examples, recipe, checkpoint=tmp_path / "kept"))
+    _, about = read_checkpoint(tmp_path / "kept")
+    whole = hashlib.sha256(json.dumps(examples).encode()).hexdigest()
+    assert about["lessons"] == whole[:12]
 
 
 @pytest.mark.parametrize("draw", [phrasebook_model, lambda: TINY.model(9)])
