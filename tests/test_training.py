@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -445,7 +444,7 @@ def test_a_plain_loss_holds_no_more_than_the_logits():
 
 
 def test_adam_takes_its_step_in_one_pass():
-    assert papers_adam(nn.Linear(2, 3)).defaults["fused"] is True
+    assert papers_adam(small_model()).defaults["fused"] is True
 
 
 def test_examples_are_looked_at_once(monkeypatch):
