@@ -83,7 +83,7 @@ site: $(INSTALLED)
 
 browser: $(INSTALLED)  ## read the rendered book in a real browser
 	$(PY) tools/browser.py
-	$(PYTEST) tests/test_site.py
+	$(PYTEST) tests/test_site.py -n 2
 
 lab: $(INSTALLED)  ## open the chapters in JupyterLab (LAB=--allow-root: as root)
 	$(BIN)/jupyter trust book/notebooks/*.ipynb

@@ -687,6 +687,7 @@ def test_a_message_is_made_one_line(message, line):
     assert one_line(message) == line
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_training_says_how_it_goes(capsys, tmp_path, monkeypatch):
     out = tmp_path / "new" / "weights"
     errors = io.StringIO()

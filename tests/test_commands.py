@@ -33,8 +33,10 @@ class Screen(list):
             self.append(text)
 
     def flush(self):
-        if self[-1:] != ["shown"]:
-            self.append("shown")
+        self.append("shown")
+
+    def __bool__(self):
+        return True  # a stream, be it ever so empty
 
     def text(self):
         return "".join(part for part in self if part != "shown")
@@ -83,9 +85,10 @@ def a_training(monkeypatch, moments, left_out=0, bf16=False, ticks=(7.0, 9.0), *
         **crew,
     )
     lessons = types.SimpleNamespace(
-        train=[0] * 12_345, subwords=types.SimpleNamespace(size=1_120)
+        train=[0] * 12_345,
+        subwords=types.SimpleNamespace(size=1_120),
+        left_out=left_out,
     )
-    lessons.left_out = left_out
 
     def corpus_folder(*which):
         order.append("folder")
@@ -109,19 +112,8 @@ def a_training(monkeypatch, moments, left_out=0, bf16=False, ticks=(7.0, 9.0), *
     monkeypatch.setattr(translation, "train_translator", train_translator)
     clock(monkeypatch, *ticks)
     precision = "bf16" if bf16 else "float32"
-    flags = (
-        *FLAGS,
-        "--precision",
-        precision,
-        "--data",
-        "D",
-        "--text",
-        "raw",
-        "--every",
-        "3",
-        "--keep",
-        "4",
-    )
+    flags = *FLAGS, "--data", "D", "--text", "raw", "--every", "3", "--keep", "4"
+    flags += "--precision", precision
     assert commands.main(["train", *flags, "--out", "no such/run"]) == 0
     settings = asked["prepare"][1]
     toy = translation.PRESETS["toy"]
@@ -133,8 +125,8 @@ def a_training(monkeypatch, moments, left_out=0, bf16=False, ticks=(7.0, 9.0), *
         "prepare": (Path("there"), settings, "fr", "en", "raw"),
         "train": (lessons, settings, "no such/run", here, 3, 4),
     }
-    size = model.Transformer(settings.config(1_120))
-    parameters = sum(weight.numel() for weight in size.parameters())
+    untrained = model.Transformer(settings.config(1_120))
+    parameters = sum(weight.numel() for weight in untrained.parameters())
     return order, (
         f"12,345 sentence pairs, 1,120 subwords, {parameters:,} parameters; 2 × cpu, "
         f"{precision}; kept in no such/run\nand the run spoke\n"
@@ -222,8 +214,8 @@ def test_a_measurement(monkeypatch, tmp_path):
     monkeypatch.setattr(model, "write_whole", write_whole)
     clock(monkeypatch, 10.0, 12.34)
     flags = "--data D --split test --beam-size 3 --length-penalty 0.5 --average 2"
-    told = ["evaluate", "RUN", *flags.split(), "--out", str(tmp_path / "said")]
-    assert commands.main(told) == 0
+    command = ["evaluate", "RUN", *flags.split(), "--out", str(tmp_path / "said")]
+    assert commands.main(command) == 0
     assert asked == {
         "load": ("RUN", 2),
         "folder": ("D", "raw", ("fr", "en")),
@@ -245,18 +237,17 @@ def test_a_measurement(monkeypatch, tmp_path):
         "seconds": 2.3,
     }
     kept = (tmp_path / "said", "one\ntwo é\n".encode())
-    told, line, shown, *rest = out  # shown first, whatever becomes of the file
-    assert (told, line, shown) == (json.dumps(found, indent=1), "\n", "shown")
-    assert rest[0] == kept
+    # Shown before the file is written, whatever becomes of that.
+    assert out == [json.dumps(found, indent=1), "\n", "shown", kept, "shown"]
 
 
 class Echo:
-    """A translator that says what it was asked, by its own account."""
+    """A translator that answers in capitals, and keeps what it was asked."""
 
     languages = ("fr", "en")
 
-    def __init__(self, text="tok", most=64):
-        self.text, self.most, self.asked = text, most, []
+    def __init__(self):
+        self.text, self.asked = "tok", []
 
     def translate(self, sentences, *how):
         self.asked.append((sentences, *how))
@@ -269,7 +260,7 @@ class Echo:
 
 @pytest.fixture
 def spoken(monkeypatch):
-    """What reads pieces of words, in the place of what the weights hold."""
+    """What reads pieces of words, in place of what the weights hold."""
     echo, asked = Echo(), []
     monkeypatch.setattr(commands, "with_subwords", lambda which: True)
     monkeypatch.setattr(
@@ -301,7 +292,7 @@ def test_lines_go_to_subwords_64_at_a_time(spoken, tmp_path, monkeypatch):
     assert [len(some) for some, *_ in spoken.asked] == [64, 64, 22]
     assert [how for _, *how in spoken.asked] == [[1, 0.6]] * 3
     assert out.text() == "".join(f"{line.upper()}\n" for line in lines)
-    assert out.count("shown") == 3
+    assert out.count("shown") == 3 + 1  # after each part, and in the end
     lines[70] = "bad"
     (tmp_path / "lines").write_text("\n".join(lines), "utf-8")
     out.clear()
@@ -329,7 +320,7 @@ def test_somebody_types_to_subwords(spoken, monkeypatch):
     assert told() == 0
     assert [some for some, *_ in spoken.asked] == [["one"], ["bad"], ["two"]]
     assert out.text() == "ONE\nTWO\n"
-    assert out.count("shown") == 2
+    assert out.count("shown") == 2 + 1
     first, complaint = beside.text().splitlines()
     assert first == "One sentence a line; end with Ctrl-D (Ctrl-Z on Windows)."
     assert complaint == "no such word:\\n['bad']"
@@ -370,7 +361,7 @@ def test_a_file_is_read_at_a_terminal_too(spoken, monkeypatch, tmp_path):
 
 @pytest.fixture
 def phrasebook(monkeypatch):
-    """What knows whole words, in the place of what the weights hold."""
+    """What knows whole words, in place of what the weights hold."""
     echo, asked = Echo(), []
     monkeypatch.setattr(commands, "with_subwords", lambda which: False)
     monkeypatch.setattr(
@@ -488,14 +479,14 @@ def test_what_is_fetched_is_kept_in_the_users_cache(monkeypatch, tmp_path, home)
 def test_lines_are_utf_8_whatever_the_machine_prefers(monkeypatch, tmp_path):
     asked, read = [], Path.read_text
 
-    def read_text(path, *how):
-        asked.append(how)
-        return read(path, *how)
+    def read_text(path, encoding):
+        asked.append(encoding)
+        return read(path, encoding)
 
     (tmp_path / "lines").write_text("é\n\nà\n\n", "utf-8")
     monkeypatch.setattr(Path, "read_text", read_text)
     lines = commands.lines_to_translate(str(tmp_path / "lines"))
-    assert (lines, asked) == (["é", "", "à", ""], [("utf-8",)])
+    assert (lines, asked) == (["é", "", "à", ""], ["utf-8"])
 
 
 METRICS = {
@@ -509,6 +500,20 @@ METRICS = {
 }
 
 
+@pytest.fixture
+def drawing():
+    """Whatever style a reader has, and whatever screen."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        pyplot.switch_backend("Agg")
+        yield matplotlib
+        pyplot.close("all")
+
+
+@pytest.mark.usefixtures("drawing")
 def test_a_drawing_of_two_runs(monkeypatch):
     drawn = []
     monkeypatch.setattr(translation, "read_metrics", METRICS.get)
@@ -552,9 +557,24 @@ def test_a_drawing_of_two_runs(monkeypatch):
     assert losses.get_tightbbox(renderer).x1 <= bleus.get_tightbbox(renderer).x0
 
 
-def test_a_drawing_that_cannot_be_made(monkeypatch, tmp_path):
+def test_a_run_has_one_colour_whatever_the_style(drawing, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(translation, "read_metrics", METRICS.get)
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda *w: drawn.append(w[0])
+    )
+    wide = drawing.cycler(color=["r", "g", "b", "k"], linewidth=[1, 2, 3, 4])
+    drawing.rcParams["axes.prop_cycle"] = wide
+    assert commands.main(["plot", *METRICS, "--out", "x.svg"]) == 0
+    losses, bleus = drawn[0].axes
+    colours = [line.get_color() for line in losses.lines]
+    assert colours[::2] == colours[1::2] == [line.get_color() for line in bleus.lines]
+
+
+@pytest.mark.usefixtures("drawing")
+def test_what_can_be_drawn_and_where(monkeypatch, tmp_path):
     _, beside = screens(monkeypatch)
-    monkeypatch.setattr(translation, "read_metrics", lambda folder: METRICS.get(folder))
+    monkeypatch.setattr(translation, "read_metrics", METRICS.get)
     assert commands.main(["plot", "two", "--out", f"{tmp_path}/x.doc"]) == 2
     assert beside.text().startswith(
         f"python -m transformer: cannot draw {tmp_path}/x.doc: Format 'doc' is not"

@@ -442,6 +442,7 @@ def test_attention_rounds_no_worse_than_torchs(dtype) -> None:
         assert mean <= 3 * error, kind
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @each_low_precision
 @each_order
 def test_a_transformer_rounds_no_worse_than_torchs(dtype, norm_first) -> None:

@@ -202,8 +202,10 @@ def find_text(folder: Path, text: str, split: str, language: str) -> Path:
     """The file of one language of one split, under Multi30k's name or a plain one.
 
     Raises:
-        ValueError: naming the file that is missing.
+        ValueError: naming the file that is missing, or a code that no language has.
     """
+    if not re.fullmatch(r"[\w-]+", language):
+        raise ValueError(f"a language has a code, like en or pt-BR, got {language!r}")
     name = multi30k_name(text, split, language)
     plain = f"{split}.{language}"
     for one in (name, name.partition("/")[2], f"{text}/{plain}", plain):
@@ -457,7 +459,7 @@ class Settings:
             return self.peak * step / self.warmup
         if self.schedule == "inverse-sqrt":
             return self.peak * math.sqrt(self.warmup / step)
-        done = (step - self.warmup) / max(1, total - self.warmup)
+        done = (step - self.warmup) / (total - self.warmup)
         return self.peak * (1 + math.cos(math.pi * done)) / 2
 
 
@@ -809,8 +811,8 @@ class SubwordTranslator:
         `average`, the mean of those that the last so many epochs ended with.
 
         Raises:
-            ValueError: for a file that is missing, damaged or not ours, or too few
-                epochs to average.
+            ValueError: for a file that is missing, damaged or not ours; for too few
+                epochs to average, or epochs of different models.
         """
         path = Path(path)
         if path.is_dir() and average:
@@ -818,6 +820,8 @@ class SubwordTranslator:
             if len(paths) < average:
                 raise ValueError(f"{path} keeps {len(paths)} epochs, not {average}")
             found = [cls.load(one) for one in paths]
+            if any(one.model.config != found[0].model.config for one in found):
+                raise ValueError(f"{path} keeps epochs of different models")
             weights = [list(one.model.parameters()) for one in found]
             with torch.no_grad():
                 for same in zip(*weights, strict=True):
