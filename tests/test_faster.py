@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.strategies import models, seeds, token_ids
-from transformer import Transformer, TransformerConfig
+from transformer import Transformer, TransformerConfig, faster
 from transformer.data import PAD, Batch, pad, sample_pairs, to_examples
 from transformer.decoding import Translator, beam_search, greedy_search
 from transformer.faster import (
@@ -306,6 +306,22 @@ def test_a_lesson_costs_and_teaches_the_same(model, source, given_ids):
         gradients(ours, *parameters), gradients(plain, *parameters), strict=True
     ):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_masks_are_made_of_ids_and_the_id_of_padding(monkeypatch):
+    asked, own = [], faster.padding_mask
+
+    def made(ids, pad_id):
+        asked.append((tuple(ids.shape), pad_id))
+        return own(ids, pad_id)
+
+    monkeypatch.setattr(faster, "padding_mask", made)
+    config = TransformerConfig(9, 9, 8, 2, 1, 1, 8, pad_id=5, bos_id=6, eos_id=7)
+    model = Transformer(config)
+    source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 4]])
+    lesson_loss(model, Batch(source, target, torch.tensor([[4, 7]])))
+    Speaker(model).greedy_search([[3, 4], [3]], 2)
+    assert asked == [((1, 3), 5), ((2, 2), 5)]
 
 
 @settings(max_examples=15)

@@ -644,6 +644,8 @@ def test_the_mean_of_the_last_epochs_weights(subwords, tmp_path):
     mean = SubwordTranslator.load(tmp_path, 3).model.output.weight
     ends = torch.stack([model.output.weight for model in models])
     assert torch.equal(mean, ends.mean(dim=0))
+    last = SubwordTranslator.load(tmp_path, 1).model.output.weight
+    assert torch.equal(last, models[-1].output.weight)
     said = f"{tmp_path} keeps 3 epochs, not 4"
     with pytest.raises(ValueError, match=exactly(said)):
         SubwordTranslator.load(tmp_path, 4)
