@@ -39,9 +39,8 @@ book: sync  ## run the chapters that changed (FRESH=1: all), render the book, sa
 test: $(INSTALLED)  ## install what is missing and check everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory units
-	@$(MAKE) --no-print-directory sample
 	@$(MAKE) --no-print-directory chapters
-	@$(MAKE) --no-print-directory site
+	@$(MAKE) --no-print-directory --jobs 2 sample site  # each keeps one core busy
 	@$(MAKE) --no-print-directory browser
 
 lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
