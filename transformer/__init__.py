@@ -20,7 +20,6 @@ from transformer.data import (
     vocabularies,
 )
 from transformer.decoder import Decoder, DecoderLayer
-from transformer.decoding import Translator, beam_search, greedy_search, sample
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
 from transformer.maps import (
@@ -67,20 +66,17 @@ __all__ = [
     "TokenEmbedding",
     "Transformer",
     "TransformerConfig",
-    "Translator",
     "Vocabulary",
     "all_heads",
     "attention_maps",
     "attention_weights",
     "attentions",
     "batches_by_tokens",
-    "beam_search",
     "causal_mask",
     "count_sentences",
     "detokenize",
     "exact_match",
     "from_torch",
-    "greedy_search",
     "is_held_out",
     "label_smoothed_loss",
     "load_training",
@@ -89,7 +85,6 @@ __all__ = [
     "padding_mask",
     "phrasebook_examples",
     "phrasebook_model",
-    "sample",
     "sample_pairs",
     "save_training",
     "scaled_dot_product_attention",

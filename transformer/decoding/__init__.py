@@ -1,0 +1,1 @@
+"""Generating text with a trained model: steps, searches, translation, fast decoding."""

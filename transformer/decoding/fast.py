@@ -1,0 +1,306 @@
+"""Fast decoding: a decoder's weights packed for one position at a time.
+
+Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer.decoder import Decoder, DecoderLayer
+from transformer.decoding.step import (
+    CachedDecoder,
+    DecoderState,
+    decoder_layers,
+)
+from transformer.embedding import TokenEmbedding
+from transformer.encoder import FeedForward, Residual
+from transformer.masks import padding_mask
+from transformer.model import Transformer
+from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.positional import PositionalEncoding
+
+__all__ = [
+    "PackedLinear",
+    "FlatResidual",
+    "FastDecoderLayer",
+    "FastState",
+    "FastDecoder",
+]
+
+
+class PackedLinear(NamedTuple):
+    """Linear maps of one input side by side, stored transposed: quickest for few rows."""
+
+    weight: Float[Tensor, "inputs outputs"]
+    bias: Float[Tensor, " outputs"]
+
+    @classmethod
+    def pack(cls, *maps: nn.Linear, first: float = 1.0) -> "PackedLinear":
+        """Lay maps side by side, the first of them multiplied by a number."""
+        factors = [first] + [1.0] * (len(maps) - 1)
+        pairs = list(zip(maps, factors, strict=True))
+        weight = torch.cat([one.weight * factor for one, factor in pairs])
+        bias = torch.cat([one.bias * factor for one, factor in pairs])
+        return cls(weight.detach().T.contiguous(), bias.detach())
+
+    def __call__(
+        self, x: Float[Tensor, "rows inputs"]
+    ) -> Float[Tensor, "rows outputs"]:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+class FlatResidual(NamedTuple):
+    """A residual connection and its norm, read off once: looking up modules is slow."""
+
+    shape: tuple[int, ...]
+    weight: Float[Tensor, " d_model"] | None
+    bias: Float[Tensor, " d_model"] | None
+    eps: float
+    norm_first: bool
+
+    @classmethod
+    def of(cls, residual: Residual) -> "FlatResidual":
+        """Read it off a residual."""
+        norm = residual.norm
+        weight, bias = (
+            None if each is None else each.detach() for each in (norm.weight, norm.bias)
+        )
+        return cls(norm.normalized_shape, weight, bias, norm.eps, residual.norm_first)
+
+    def normed(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        """Layer normalisation."""
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+    def before(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        """The sublayer's input."""
+        return self.normed(x) if self.norm_first else x
+
+    def after(
+        self, x: Float[Tensor, "rows d_model"], output: Float[Tensor, "rows d_model"]
+    ) -> Float[Tensor, "rows d_model"]:
+        """The residual's output; the sublayer's `output` is written over."""
+        both = output.add_(x)
+        return both if self.norm_first else self.normed(both)
+
+
+class FastDecoderLayer:
+    """A decoder layer at one new position, in as few operations as it takes."""
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        own, cross = layer.self_attention, layer.cross_attention
+        self.heads = own.num_heads
+        scale = (own.query_proj.out_features // own.num_heads) ** -0.5
+        self_maps = own.query_proj, own.key_proj, own.value_proj
+        self.self_proj = PackedLinear.pack(*self_maps, first=scale)
+        self.self_output = PackedLinear.pack(own.output_proj)
+        self.cross_query = PackedLinear.pack(cross.query_proj, first=scale)
+        self.cross_output = PackedLinear.pack(cross.output_proj)
+        self.expand = PackedLinear.pack(layer.feed_forward.expand)
+        self.contract = PackedLinear.pack(layer.feed_forward.contract)
+        self.residuals = [
+            FlatResidual.of(cast("Residual", residual)) for residual in layer.residuals
+        ]
+
+    def __call__(
+        self,
+        x: Float[Tensor, "rows d_model"],
+        state: "FastState",
+        past: Float[Tensor, "2 sources heads cells d_k"],
+        memory: KeysValues,
+    ) -> Float[Tensor, "rows d_model"]:
+        first, second, third = self.residuals
+        x = first.after(x, self.attend_to_past(first.before(x), state, past))
+        x = second.after(x, self.attend_to_memory(second.before(x), state, memory))
+        hidden = self.expand(third.before(x)).relu_()
+        return third.after(x, self.contract(hidden))
+
+    def attend_to_past(
+        self,
+        x: Float[Tensor, "rows d_model"],
+        state: "FastState",
+        past: Float[Tensor, "2 sources heads cells d_k"],
+    ) -> Float[Tensor, "rows d_model"]:
+        """Self-attention: store this position's keys and values, attend to all."""
+        start, end = state.filled, state.filled + state.beam_size
+        split = self.self_proj(x).view(-1, state.beam_size, 3, self.heads, past.size(-1))
+        split = split.permute(2, 0, 3, 1, 4)
+        past[:, :, :, start:end] = split[1:]
+        keys, values = past[:, :, :, :end]
+        mask = None if state.ancestry is None else state.ancestry[..., :end]
+        heads = F.scaled_dot_product_attention(split[0], keys, values, mask, scale=1.0)
+        return self.self_output(heads.transpose(1, 2).reshape(x.shape))
+
+    def attend_to_memory(
+        self, x: Float[Tensor, "rows d_model"], state: "FastState", memory: KeysValues
+    ) -> Float[Tensor, "rows d_model"]:
+        """Cross-attention: all hypotheses of a source attend to its one memory."""
+        d_k = memory.keys.size(-1)
+        split = self.cross_query(x).view(-1, state.beam_size, self.heads, d_k)
+        heads = F.scaled_dot_product_attention(
+            split.transpose(1, 2), *memory, state.source_mask, scale=1.0
+        )
+        return self.cross_output(heads.transpose(1, 2).reshape(x.shape))
+
+
+@dataclass
+class FastState:
+    """Some sources, `beam_size` hypotheses of each, and the keys and values so far.
+
+    Stores hold the positions one after the other, each with a cell for every
+    hypothesis. Nothing is moved when hypotheses are reordered: `ancestry`, added to
+    the scores of self-attention, is 0 at a hypothesis's own cells and -∞ elsewhere (a
+    single one attends to all). `logits` is a buffer, written over at each step.
+    """
+
+    decoder: "FastDecoder"
+    memory: list[KeysValues]
+    source_mask: Tensor | None  # (sources, 1, 1, length)
+    past: list[Float[Tensor, "2 sources heads cells d_k"]]  # keys, values
+    ancestry: Tensor | None  # (sources, 1, beam_size, cells)
+    logits: Float[Tensor, "rows vocabulary"]
+    beam_size: int
+    filled: int = 0
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row; the logits of the next."""
+        model = self.decoder.model
+        position = self.filled // self.beam_size
+        rows = F.embedding(tokens, model.target_embedding.table.weight)
+        scale = math.sqrt(model.config.d_model)
+        x = torch.add(model.position.table[position], rows, alpha=scale)
+        for layer, past, memory in zip(
+            self.decoder.layers, self.past, self.memory, strict=True
+        ):
+            x = layer(x, self, past, memory)
+        self.filled += self.beam_size
+        x = model.decoder.norm(x)
+        return torch.mm(x, self.decoder.output, out=self.logits[: len(x)])
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Each hypothesis goes on from another of its source; sources may be dropped."""
+        groups = rows.view(-1, self.beam_size)
+        sources = groups[:, 0] // self.beam_size
+        if len(sources) < self.past[0].size(1):
+            self._keep(sources)
+        if self.ancestry is not None:
+            parents = (groups % self.beam_size)[:, :, None]
+            before = self.ancestry[:, 0, :, : self.filled]
+            before.copy_(before.gather(1, parents.expand_as(before)))
+
+    def _keep(self, sources: Int[Tensor, " kept"]) -> None:
+        for past in self.past:
+            past[:, : len(sources), :, : self.filled] = past[:, sources, :, : self.filled]
+        self.past = [past[:, : len(sources)] for past in self.past]
+        self.memory = [KeysValues(k[sources], v[sources]) for k, v in self.memory]
+        if self.source_mask is not None:
+            self.source_mask = self.source_mask[sources]
+        if self.ancestry is not None:
+            self.ancestry = self.ancestry[sources]
+
+
+class FastDecoder:
+    """A model packed for fast decoding: searches with it find what plain ones find.
+
+    The decoder's weights are packed at the first search, and again at the next one
+    after they have changed, in place or by replacement (only edits of `weight.data`
+    go unnoticed). A decoder that cannot be mirrored exactly is called as it is, by the
+    plain cache: in half precision or under autocast, with hooks, and with modules that
+    are not the book's own (LoRA, quantisation, another activation). In float32 logits
+    may differ from the plain ones in their last bits.
+
+    Raises:
+        ValueError: for what `CachedDecoder` refuses.
+    """
+
+    layers: list[FastDecoderLayer]
+    output: Float[Tensor, "d_model vocabulary"]
+
+    def __init__(self, model: nn.Module) -> None:
+        self.plain = CachedDecoder(model)
+        self.model = self.plain.model
+        self._packed: list[tuple[Tensor, int, int]] = []
+
+    def prefill(
+        self,
+        source_ids: Int[Tensor, "sources length"],
+        max_length: int,
+        beam_size: int = 1,
+    ) -> DecoderState:
+        """Encode the sources, once, and make room for `beam_size` hypotheses of each."""
+        model = self.model
+        if not can_mirror(model):
+            return CachedDecoder(model).prefill(source_ids, max_length, beam_size)
+        self._pack()
+        encoded = model.encode(source_ids)
+        memory = [
+            layer.cross_attention.keys_values(encoded, encoded)
+            for layer in decoder_layers(model)
+        ]
+        sources, heads, _, d_k = memory[0].keys.shape
+        cells = max_length * beam_size
+        past = [encoded.new_empty(2, sources, heads, cells, d_k) for _ in memory]
+        mask = padding_mask(source_ids, model.config.pad_id)
+        ancestry = None
+        if beam_size > 1:  # at each position, its own cell: later ones by descent
+            own = torch.eye(beam_size, dtype=encoded.dtype, device=encoded.device).log()
+            ancestry = own.repeat(sources, 1, 1, max_length)
+        logits = encoded.new_empty(sources * beam_size, self.output.size(1))
+        hidden = None if mask.all() else mask
+        return FastState(self, memory, hidden, past, ancestry, logits, beam_size)
+
+    def _pack(self) -> None:
+        """Pack the weights, unless those packed are still the model's."""
+        modules = (self.model.decoder, self.model.output)
+        now = [
+            (weight, weight.data_ptr(), -1 if weight.is_inference() else weight._version)
+            for module in modules
+            for weight in module.parameters()
+        ]
+        same = len(now) == len(self._packed) and all(
+            new[0] is old[0] and new[1:] == old[1:] and new[2] >= 0
+            for new, old in zip(now, self._packed, strict=True)
+        )
+        if not same:
+            self.layers = [FastDecoderLayer(one) for one in decoder_layers(self.model)]
+            self.output = self.model.output.weight.detach().T.contiguous()
+            self._packed = now
+
+
+def can_mirror(model: Transformer) -> bool:
+    """Whether the packed step computes exactly what the decoder's modules would."""
+    exact = {
+        Decoder,
+        DecoderLayer,
+        FeedForward,
+        MultiHeadAttention,
+        PositionalEncoding,
+        Residual,
+        TokenEmbedding,
+        nn.Embedding,
+        nn.Identity,
+        nn.LayerNorm,
+        nn.Linear,
+        nn.ModuleList,
+    }
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        return False
+    dtypes = set()
+    for part in (model.target_embedding, model.position, model.decoder, model.output):
+        for module in part.modules():
+            if type(module) not in exact and not isinstance(module, nn.Dropout):
+                return False
+            if module._forward_hooks or module._forward_pre_hooks:
+                return False
+            if "forward" in vars(module):
+                return False
+            if isinstance(module, nn.Linear) and module is not model.output:
+                if module.bias is None:
+                    return False
+            dtypes |= {weight.dtype for weight in module._parameters.values() if weight is not None}
+    return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}

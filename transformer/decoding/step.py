@@ -1,0 +1,222 @@
+"""Incremental decoding with a cache of keys and values.
+
+Made from book/13-decoding.md: edit the chapter, not this file.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from transformer.decoder import Decoder, DecoderLayer
+from transformer.masks import padding_mask
+from transformer.model import Transformer
+from transformer.multi_head import KeysValues, MultiHeadAttention
+
+__all__ = [
+    "DecoderState",
+    "IncrementalDecoder",
+    "append",
+    "decoder_layer_step",
+    "decoder_layers",
+    "CachedState",
+    "CachedDecoder",
+    "evaluating",
+    "unwrap",
+    "require_cacheable",
+]
+
+
+class DecoderState(Protocol):
+    """A batch of unfinished sequences, as a search sees it.
+
+    `step` appends a token to each row and returns logits for the next one, which the
+    caller may overwrite and which last until the next step. `reorder` lets row i go on
+    from what row `rows[i]` was; it may drop rows, and repeat them.
+    """
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]: ...
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None: ...
+
+
+class IncrementalDecoder(Protocol):
+    """A model that decodes step by step.
+
+    `prefill` encodes the sources and gives each `beam_size` rows, one after the other:
+    those of a source stay side by side, and `reorder` never mixes sources.
+    """
+
+    model: Transformer
+
+    def prefill(
+        self, source_ids: Int[Tensor, "sources length"], max_length: int, beam_size: int
+    ) -> DecoderState: ...
+
+
+def append(past: KeysValues, new: KeysValues, position: int) -> KeysValues:
+    """Write one position's keys and values behind the earlier ones; return them all."""
+    rows = len(new.keys)
+    for store, fresh in zip(past, new, strict=True):
+        store[:rows, :, position : position + 1] = fresh
+    return KeysValues(*(store[:rows, :, : position + 1] for store in past))
+
+
+def decoder_layer_step(
+    layer: DecoderLayer,
+    x: Float[Tensor, "rows 1 d_model"],
+    past: KeysValues,
+    position: int,
+    memory: KeysValues,
+    source_mask: Bool[Tensor, "rows 1 1 source"],
+) -> Float[Tensor, "rows 1 d_model"]:
+    """A decoder layer at one new position: its residuals, with other closures."""
+
+    def attend_to_past(x: Tensor) -> Tensor:
+        new = layer.self_attention.keys_values(x, x)
+        return layer.self_attention.attend(x, append(past, new, position))
+
+    x = layer.residuals[0](x, attend_to_past)
+    x = layer.residuals[1](
+        x, lambda x: layer.cross_attention.attend(x, memory, source_mask)
+    )
+    return layer.residuals[2](x, layer.feed_forward)
+
+
+def decoder_layers(model: Transformer) -> list[DecoderLayer]:
+    """The decoder's layers, from the lowest up."""
+    return [cast("DecoderLayer", layer) for layer in model.decoder.layers]
+
+
+@dataclass
+class CachedState:
+    """The keys and values of each layer that need not be computed again.
+
+    `memory` holds those of each row's source. `past` holds those of the tokens so far,
+    in stores with room for all that may come; `position` counts the positions filled.
+    `sources` is the number of each row's source.
+    """
+
+    model: Transformer
+    memory: list[KeysValues]
+    source_mask: Bool[Tensor, "rows 1 1 source"]
+    past: list[KeysValues]
+    sources: Int[Tensor, " rows"]
+    position: int = 0
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row; the logits of the next."""
+        model = self.model
+        x = model.position(model.target_embedding(tokens[:, None]), self.position)
+        caches = zip(decoder_layers(model), self.past, self.memory, strict=True)
+        for layer, past, memory in caches:
+            x = decoder_layer_step(
+                layer, x, past, self.position, memory, self.source_mask
+            )
+        self.position += 1
+        return model.output(model.decoder.norm(x))[:, 0]
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Go on with these rows, in this order; one may come twice, or not at all."""
+        for past in self.past:
+            for store in past:
+                store[: len(rows), :, : self.position] = store[rows, :, : self.position]
+        sources = self.sources[rows]
+        if not sources.equal(self.sources):  # else each row has its memory already
+            self.sources, self.source_mask = sources, self.source_mask[rows]
+            self.memory = [
+                KeysValues(keys[rows], values[rows]) for keys, values in self.memory
+            ]
+
+
+class CachedDecoder:
+    """Plain cached decoding: the model's own modules, one position at a time.
+
+    Raises:
+        ValueError: for a model whose decoder computes what the cache would miss.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = unwrap(model)
+        require_cacheable(self.model)
+
+    def prefill(
+        self,
+        source_ids: Int[Tensor, "sources length"],
+        max_length: int,
+        beam_size: int = 1,
+    ) -> CachedState:
+        """Encode the sources, once, and make room for `beam_size` rows of each."""
+        model = self.model
+        encoded = model.encode(source_ids)
+        mask = padding_mask(source_ids, model.config.pad_id)
+        sources = torch.arange(len(source_ids), device=encoded.device)
+        sources = sources.repeat_interleave(beam_size)
+        memory, past = [], []
+        for layer in decoder_layers(model):
+            keys, values = layer.cross_attention.keys_values(encoded, encoded)
+            memory.append(KeysValues(keys[sources], values[sources]))
+            shape = len(sources), keys.size(1), max_length, keys.size(-1)
+            past.append(KeysValues(keys.new_empty(shape), keys.new_empty(shape)))
+        return CachedState(model, memory, mask[sources], past, sources)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards each module's own mode again."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def unwrap(model: nn.Module) -> Transformer:
+    """The Transformer inside a compiled, distributed or averaged one.
+
+    Raises:
+        ValueError: for a module that is none and holds none.
+    """
+    inner: object = model
+    while not isinstance(inner, Transformer):
+        inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
+        if inner is None:
+            raise ValueError(f"decoding needs a Transformer, got {type(model)}")
+    return inner
+
+
+def require_cacheable(model: Transformer) -> None:
+    """Refuse a decoder with a forward pass of its own, which a cache cannot follow.
+
+    Linear maps, norms and feed-forward layers are called as they are: those may be
+    replaced, and have hooks.
+
+    Raises:
+        ValueError: naming the module whose forward pass or hooks would be passed over.
+    """
+    for name, module in model.named_modules():
+        for known in (Transformer, Decoder, DecoderLayer, MultiHeadAttention):
+            if not isinstance(module, known) or name.startswith("encoder."):
+                continue
+            changed = [
+                method
+                for method in ("forward", "decode")
+                if method in vars(module)
+                or getattr(type(module), method, None) is not getattr(known, method, None)
+            ]
+            if module._forward_hooks or module._forward_pre_hooks:
+                changed.append("hooks")
+            if changed:
+                where = f"{name or 'the model'} ({type(module).__name__})"
+                raise ValueError(
+                    f"{where} has {changed[0]} of its own, which cached decoding "
+                    "would pass over"
+                )
