@@ -1,14 +1,17 @@
 """Break a small book on purpose, and see each break caught by the tool that must."""
 
 import base64
+import contextlib
+import io
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import notebooks
 import pytest
-from test_tangle import HEADER, cell
+from test_tangle import HEADER, Done, cell
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTER = (
@@ -21,11 +24,14 @@ CHAPTER = (
 )
 
 
-def tool(name: str, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools" / name), *arguments]
-    return subprocess.run(
-        [*command, "--root", str(root)], capture_output=True, text=True
-    )
+def tool(root: Path, *arguments: str) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = notebooks.main(["--root", str(root), *arguments])
+        except SystemExit as left:
+            code = left.code
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def nbval(root: Path) -> subprocess.CompletedProcess[str]:
@@ -45,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("whole")
     (root / "book").mkdir()
     (root / "book" / "03-small.md").write_text(CHAPTER)
-    assert tool("notebooks.py", root, "write").returncode == 0
+    assert tool(root, "write").returncode == 0
     notebook = (root / "book" / "notebooks" / "03-small.ipynb").read_text()
     return {"chapter": CHAPTER, "notebook": notebook}
 
@@ -69,7 +75,7 @@ def change(root: Path, edit) -> None:
 
 
 def test_a_book_in_step_passes(book: Path) -> None:
-    assert tool("notebooks.py", book, "check").returncode == 0
+    assert tool(book, "check").returncode == 0
     result = nbval(book)
     assert result.returncode == 0, result.stdout
     assert "4 passed" in result.stdout
@@ -77,14 +83,14 @@ def test_a_book_in_step_passes(book: Path) -> None:
 
 def test_writing_again_runs_nothing_and_changes_nothing(book: Path) -> None:
     before = stored(book).read_bytes()
-    result = tool("notebooks.py", book, "write")
+    result = tool(book, "write")
     assert result.stdout == ""
     assert stored(book).read_bytes() == before
 
 
 def test_running_everything_anew_changes_nothing_either(book: Path) -> None:
     before = stored(book).read_bytes()
-    result = tool("notebooks.py", book, "write", "--all")
+    result = tool(book, "write", "--all")
     assert "03-small" in result.stdout
     assert stored(book).read_bytes() == before
 
@@ -96,7 +102,7 @@ def test_an_edit_leaves_the_ids_of_other_cells_alone(book: Path) -> None:
     before = ids()
     chapter = book / "book" / "03-small.md"
     chapter.write_text(CHAPTER.replace("x > 2", "x > 1"))
-    assert tool("notebooks.py", book, "write").returncode == 0
+    assert tool(book, "write").returncode == 0
     assert ids()[:-1] == before[:-1]
     assert ids()[-1] != before[-1]
 
@@ -105,7 +111,7 @@ def test_a_chapter_edited_and_not_run_is_caught(book: Path) -> None:
     chapter = book / "book" / "03-small.md"
     for old, new in (("x = 3", "x = 4"), ("x > 2", "x > 1"), ("claim", "c")):
         chapter.write_text(CHAPTER.replace(old, new))
-        result = tool("notebooks.py", book, "check")
+        result = tool(book, "check")
         assert result.returncode == 1
         assert "03-small.md was edited and not run again" in result.stderr
 
@@ -113,11 +119,11 @@ def test_a_chapter_edited_and_not_run_is_caught(book: Path) -> None:
 def test_new_words_are_caught_and_written_without_a_run(book: Path) -> None:
     change(book, lambda notebook: notebook["cells"][2]["outputs"][0].update(text="7\n"))
     (book / "book" / "03-small.md").write_text(CHAPTER.replace("A chapter", "Another"))
-    result = tool("notebooks.py", book, "check")
+    result = tool(book, "check")
     assert result.returncode == 1
     assert "03-small.md has other words than its notebook" in result.stderr
-    assert tool("notebooks.py", book, "write").returncode == 0
-    assert tool("notebooks.py", book, "check").returncode == 0
+    assert tool(book, "write").returncode == 0
+    assert tool(book, "check").returncode == 0
     heading, _, printed, *_ = json.loads(stored(book).read_text())["cells"]
     assert heading["source"] == ["# Another"]
     assert printed["outputs"][0]["text"] == ["7\n"]  # the old run's
@@ -175,7 +181,7 @@ def test_a_notebook_can_be_read_without_sphinx(book: Path) -> None:
         + cell(glue, tag="remove-cell")
         + figure.replace("fig-a", "fig-marked-a")
     )
-    assert tool("notebooks.py", book, "write").returncode == 0
+    assert tool(book, "write").returncode == 0
     notebook = json.loads((folder / "notebooks" / "04-marked.ipynb").read_text())
     words = ["".join(c["source"]) for c in notebook["cells"] if "outputs" not in c]
     assert words[0].startswith("# Marked\n\nHalf of it is 0.50; see Figure 2 and\n")
@@ -193,7 +199,7 @@ def test_a_notebook_can_be_read_without_sphinx(book: Path) -> None:
     assert words[1] == "**Figure 2.** Keys in no order."
     (picture,) = notebook["cells"][0]["attachments"]["a.svg"].values()
     assert 'viewBox="0 0 9 9"' in base64.b64decode("".join(picture)).decode()
-    assert tool("notebooks.py", book, "check").returncode == 0
+    assert tool(book, "check").returncode == 0
 
 
 def test_a_notebook_never_run_is_caught(book: Path) -> None:
@@ -203,23 +209,55 @@ def test_a_notebook_never_run_is_caught(book: Path) -> None:
                 c["execution_count"], c["outputs"] = None, []
 
     change(book, clear)
-    result = tool("notebooks.py", book, "check")
+    result = tool(book, "check")
     assert result.returncode == 1
     assert "has cells that never ran" in result.stderr
 
 
 def test_a_missing_notebook_is_caught(book: Path) -> None:
     stored(book).unlink()
-    result = tool("notebooks.py", book, "check")
+    result = tool(book, "check")
     assert result.returncode == 1
     assert "has no notebook" in result.stderr
 
 
 def test_a_notebook_without_a_chapter_is_caught(book: Path) -> None:
     stored(book).with_name("04-lost.ipynb").write_text(stored(book).read_text())
-    result = tool("notebooks.py", book, "check")
+    result = tool(book, "check")
     assert result.returncode == 1
     assert "04-lost.ipynb has no chapter" in result.stderr
+    (stored(book).parent / "workshop").mkdir()
+    stored(book).with_name("04-lost.ipynb").rename(
+        stored(book).parent / "workshop" / "lost.ipynb"
+    )
+    assert "workshop/lost.ipynb has no chapter" in tool(book, "check").stderr
+
+
+def test_a_workshop_page_has_a_notebook_with_links_that_lead_there(book: Path) -> None:
+    page = book / "book" / "workshop" / "bench.md"
+    page.parent.mkdir()
+    words = "(ws-bench)=\n# A bench\n\nAfter {ref}`ch-small`.\n\n"
+    page.write_text(HEADER.replace("# A chapter\n", words) + cell("1 + 1", tag="a"))
+    small = CHAPTER.replace("# A chapter", "(ch-small)=\n# Small, see {ref}`ws-bench`")
+    (book / "book" / "03-small.md").write_text(small)
+    for name in ("bench", "small"):
+        assert tool(book, "write", name).returncode == 0
+    folder = book / "book" / "notebooks"
+    inner = (folder / "workshop" / "bench.ipynb").read_text()
+    assert "After [Small, see" in inner
+    assert "(../03-small.ipynb)" in inner
+    assert "[A bench](workshop/bench.ipynb)" in (folder / "03-small.ipynb").read_text()
+    assert tool(book, "check").returncode == 0
+    unknown = tool(book, "write", "bunch")
+    assert unknown.returncode == 2
+    assert "no chapter is called 'bunch'" in unknown.stderr
+
+
+def test_a_cell_that_cannot_be_read_is_named(book: Path) -> None:
+    bad = "```{code-cell}\n---\ntags: [a]\nmystnb: a: b\n---\nA = 1\n```\n"
+    (book / "book" / "03-small.md").write_text(HEADER + bad)
+    assert "03-small.md cannot be read: " in tool(book, "check").stderr
+    assert tool(book, "write").returncode == 1
 
 
 def test_a_stored_error_is_caught(book: Path) -> None:
@@ -229,7 +267,7 @@ def test_a_stored_error_is_caught(book: Path) -> None:
         notebook["cells"][-1]["outputs"] = [output]
 
     change(book, fail)
-    result = tool("notebooks.py", book, "check")
+    result = tool(book, "check")
     assert result.returncode == 1
     assert "holds an error: ValueError: no" in result.stderr
 
@@ -248,7 +286,7 @@ def test_a_claim_that_fails_is_caught_and_the_old_notebook_kept(book: Path) -> N
     before = stored(book).read_bytes()
     chapter = book / "book" / "03-small.md"
     chapter.write_text(CHAPTER.replace("x > 2", "x > 5"))
-    result = tool("notebooks.py", book, "write")
+    result = tool(book, "write")
     assert result.returncode == 1
     assert "assert x > 5" in result.stderr
     assert stored(book).read_bytes() == before
@@ -264,7 +302,7 @@ def test_nbval_catches_a_claim_that_no_longer_holds(book: Path) -> None:
 
 def test_seeding_names_a_chapter_without_a_notebook(book: Path) -> None:
     stored(book).unlink()
-    done = tool("notebooks.py", book, "seed")
+    done = tool(book, "seed")
     assert done.returncode == 1
     assert "03-small.md has no notebook" in done.stderr
     assert "Traceback" not in done.stderr

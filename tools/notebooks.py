@@ -1,9 +1,11 @@
-"""Keep book/notebooks/*.ipynb in step with the chapters book/NN-*.md.
+"""Keep book/notebooks/ in step with the chapters book/NN-*.md and book/workshop/*.md.
 
-python tools/notebooks.py write [NN …] [--all]   run what changed; store outputs
-                                                 (new words around old code: no run)
-python tools/notebooks.py check                  fail where the two disagree
-python tools/notebooks.py seed                   hand stored outputs to the build
+python tools/notebooks.py write [CHAPTER …] [--all]   run what changed; store outputs
+                                                      (new words, old code: no run)
+python tools/notebooks.py check                       fail where the two disagree
+python tools/notebooks.py seed                        hand stored outputs to the build
+
+A chapter is called by its number or its stem: 12, training, 12-training.
 """
 
 import argparse
@@ -15,8 +17,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import jupytext
+import chapters as book
 import nbformat
+from chapters import ChapterError, chapters, named, stored
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
@@ -27,22 +30,12 @@ CELL_LIMIT = 1800  # seconds, on a busy machine, that one cell may run
 REWORDED = "has other words than its notebook"
 
 
-def chapters(root: Path) -> list[Path]:
-    """The chapters of the book, in reading order."""
-    return sorted((root / "book").glob("[0-9][0-9]-*.md"))
-
-
-def stored(chapter: Path) -> Path:
-    """Where the chapter's notebook lies."""
-    return chapter.parent / "notebooks" / f"{chapter.stem}.ipynb"
-
-
 def unrun(chapter: Path) -> NotebookNode:
     """The chapter as a notebook without outputs, its text as Sphinx reads it.
 
     A cell's id comes from what it says, so that an edit elsewhere leaves it alone.
     """
-    notebook = jupytext.read(chapter, fmt="md:myst")
+    notebook = book.read(chapter)
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
         said = f"{cell.cell_type}\0{cell.source}"
@@ -95,7 +88,11 @@ def complaint(chapter: Path) -> str | None:
     notebook = read(stored(chapter))
     if notebook is None:
         return "has no notebook"
-    if code_of(notebook) != code_of(unrun(chapter)):
+    try:
+        fresh = unrun(chapter)
+    except ChapterError as error:
+        return f"cannot be read: {error}"
+    if code_of(notebook) != code_of(fresh):
         return "was edited and not run again"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if any(cell.execution_count is None for cell in code):
@@ -140,23 +137,22 @@ def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
     return whole
 
 
-def write(root: Path, numbers: list[str], everything: bool) -> int:
+def write(root: Path, names: list[str], everything: bool) -> int:
     """Run the chapters that need it; a chapter that fails keeps its old notebook."""
-    wanted = [c for c in chapters(root) if not numbers or c.stem[:2] in numbers]
-    why = {c: complaint(c) for c in wanted}
-    stale = [c for c in wanted if everything or numbers or why[c]]
-    (root / "book" / "notebooks").mkdir(exist_ok=True)
+    why = {c: complaint(c) for c in named(root, names)}
+    stale = [c for c in why if everything or names or why[c]]
     failed = 0
     for count, chapter in enumerate(stale, 1):
         print(f"[{count}/{len(stale)}] {chapter.stem} … ", end="", flush=True)
         start = time.monotonic()
-        reworded = why[chapter] == REWORDED and not everything and not numbers
+        stored(chapter).parent.mkdir(parents=True, exist_ok=True)
+        reworded = why[chapter] == REWORDED and not everything and not names
         try:
             if reworded and (old := read(stored(chapter))):
                 notebook = with_text(chapter, old)  # the code stands: nothing to run
             else:
                 notebook = run(chapter)
-        except (CellExecutionError, CellTimeoutError) as error:
+        except (CellExecutionError, CellTimeoutError, ChapterError) as error:
             print("failed", flush=True)
             print(error, file=sys.stderr)
             failed = 1
@@ -175,7 +171,7 @@ def check(root: Path) -> int:
         f"{c.relative_to(root)} {why}" for c in chapters(root) if (why := complaint(c))
     ]
     known = {stored(chapter) for chapter in chapters(root)}
-    for path in sorted((root / "book" / "notebooks").glob("*.ipynb")):
+    for path in sorted((root / "book" / "notebooks").rglob("*.ipynb")):
         if path not in known:
             found.append(f"{path.relative_to(root)} has no chapter")
     for line in found:
@@ -204,19 +200,22 @@ def seed(root: Path) -> int:
     return 0
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Read the command line and do what it says."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("command", choices=("write", "check", "seed"))
     ask.add_argument(
-        "chapters", nargs="*", metavar="NN", help="run these, stale or not"
+        "chapters", nargs="*", metavar="CHAPTER", help="run these, stale or not"
     )
     ask.add_argument("--all", action="store_true", help="run every chapter anew")
     ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
-    options = ask.parse_args()
+    options = ask.parse_args(arguments)
     root = options.root.resolve()
     if options.command == "write":
-        return write(root, options.chapters, options.all)
+        try:
+            return write(root, options.chapters, options.all)
+        except ChapterError as error:
+            ask.error(str(error))
     return check(root) if options.command == "check" else seed(root)
 
 

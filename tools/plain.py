@@ -5,11 +5,13 @@ Jupyter does none of that: here each such mark becomes plain Markdown.
 """
 
 import base64
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from chapters import book_of, chapters, stored
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from pybtex.database import BibliographyData, parse_file
@@ -39,7 +41,7 @@ class Book:
     def __init__(self, root: Path) -> None:
         self.where: dict[str, Path] = {}
         self.titles: dict[str, str] = {}
-        for chapter in sorted((root / "book").glob("[0-9][0-9]-*.md")):
+        for chapter in chapters(root):
             text = chapter.read_text(encoding="utf-8")
             for pattern in LABEL, EQUATION, NAME:
                 self.where |= dict.fromkeys(pattern.findall(text), chapter)
@@ -57,7 +59,8 @@ class Book:
         chapter = self.where.get(label)
         if chapter in (None, here):
             return text
-        return f"[{text}]({chapter.stem}.ipynb)"
+        path = Path(os.path.relpath(stored(chapter), stored(here).parent))
+        return f"[{text}]({path.as_posix()})"
 
     def cited(self, key: str, in_text: bool) -> str:
         """Authors and year of a work, leading to it where it is on the web."""
@@ -103,7 +106,7 @@ class Words:
         self, chapter: Path, notebook: NotebookNode, values: Mapping[str, str]
     ) -> None:
         self.chapter = chapter
-        self.known = book(chapter.parent.parent)
+        self.known = book(book_of(chapter).parent)
         self.values = values
         equations: list[str] = []
         figures: list[str] = []
