@@ -147,25 +147,36 @@ def check_saving(saving: int) -> Verdict:
 
 
 @exercise
-def check_nothing(prediction: str) -> Verdict:
-    """Exercise: what an untrained tied model without layers predicts."""
-    draw = torch.Generator().manual_seed(3)
-    table = torch.randn(1000, 512, generator=draw) * 512**-0.5
-    echoes = ((512**0.5 * table @ table.T).argmax(-1) == torch.arange(1000)).sum()
-    choice = " ".join(str(prediction).lower().split()).strip(".\"'")
-    if choice in ("the same word", "same word", "same"):
+def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> Verdict:
+    """Exercise: the rows of a table that receive a gradient."""
+    ids = torch.tensor([[4, 1, 1], [6, 4, 2]])
+
+    def found(tied: bool) -> list[int]:
+        answer = rows_with_gradient(ids, 8, tied)
+        return sorted({int(number(one, "an id, a whole number")) for one in answer})
+
+    alone, tied = found(False), found(True)
+    looked_up, everything = [1, 2, 4, 6], list(range(8))
+    if (alone, tied) == (looked_up, everything):
         return right(
-            f"Tried with 1000 words: {echoes} of them are echoed, since a row's "
-            "product with itself is its squared length."
+            "At the input only the rows looked up; at the output every word is a "
+            "candidate."
         )
-    if choice in ("a random word", "random word", "random"):
+    if alone == everything:
         return wrong(
-            "The table is random, yet the same one stands at both ends: compare a "
-            "row's product with itself and with another row."
+            "An untied table is only read: a row enters the loss through the tokens "
+            "that looked it up, and row 0 has none here."
         )
-    if choice in ("the most frequent word", "most frequent word", "most frequent"):
+    if tied == looked_up:
         return wrong(
-            "An untrained table has not seen how frequent a word is. What is a row's "
-            "product with itself?"
+            "The tied table is the output map too: the loss asks every wrong candidate "
+            "to score lower, so every row gets a gradient."
         )
-    return wrong('Answer "the same word", "a random word" or "the most frequent word".')
+    if alone == [1, 4]:
+        return wrong("A row looked up once gets a gradient too, a smaller one.")
+    if alone == [2, 6]:
+        return wrong("A row looked up twice gets the sum of both gradients, not none.")
+    return wrong(
+        f"For the ids {ids.tolist()} of a vocabulary of 8, you say {alone} when untied "
+        f"and {tied} when tied. Through which tokens does a row enter the loss?"
+    )

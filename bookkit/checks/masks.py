@@ -75,13 +75,13 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
             "forbid the columns."
         )
     if torch.equal(answer, words & words.transpose(-2, -1) & past):
-        return wrong(
-            "You also forbid padded queries. Nobody reads their rows, and a row that "
-            "may look at nothing is a risk: forbid the columns only."
+        return right(
+            "You also forbid padded queries, which changes no real word; it makes rows "
+            "that may attend to nothing, so the attention must give those zeros."
         )
     off_by_one = torch.ones(5, 5, dtype=torch.bool)
     if torch.equal(answer, words & off_by_one.tril(1)):
-        return wrong("Off by one: each position sees the token it has to guess.")
+        return wrong("Off by one: each position sees the token that it should predict.")
     if torch.equal(answer, words & off_by_one.tril(-1)):
         return wrong(
             "Off by one: a position may look at itself, and the first would otherwise "
@@ -122,7 +122,7 @@ def _last_to_first(length: int) -> Tensor:
 
 def _second_to_first(length: int) -> Tensor:
     sees = torch.ones(length, length).tril()
-    sees[0, 1] = 1
+    sees[0, 1:2] = 1  # also where a detector shows the model one token alone
     return sees
 
 
@@ -187,22 +187,51 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
 
 
 @exercise
-def check_reach(places_ahead: int) -> Verdict:
-    """Exercise: how far six layers of tril(2) leak."""
-    length, sees = 20, torch.ones(20, 20).tril(2)
-    reach = torch.eye(length)
-    for _ in range(6):
-        reach = ((sees @ reach) > 0).float()
-    measured = int(reach[0].nonzero().max())
-    places = number(places_ahead)
-    if places == measured:
-        return right(f"Measured by following the permissions: {measured} places.")
-    if places == 2:
-        return wrong("That is one layer. The next one reads what it has gathered.")
-    if places == 6:
-        return wrong("That is one place a layer. Here each layer reaches two.")
-    if places in (2**6, 3**6):
-        return wrong(
-            "Each layer adds its step to those below; it does not multiply them."
-        )
-    return wrong("Each layer reads outputs that have already looked two places ahead.")
+def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
+    """Exercise: a causal mask that reaches `window` tokens and no more."""
+    for length, window in ((6, 3), (5, 2), (4, 9)):
+        answer = tensor(window_mask(length, window), "a tensor of booleans")
+        ahead = torch.arange(length) - torch.arange(length)[:, None]
+        mask = (ahead <= 0) & (ahead > -window)
+        if answer.dtype != torch.bool or answer.shape != mask.shape:
+            return wrong(
+                f"Booleans of shape ({length}, {length}) are wanted, got "
+                f"{answer.dtype} of shape {tuple(answer.shape)}."
+            )
+        if torch.equal(answer, mask):
+            continue
+        if torch.equal(answer, (ahead <= 0) & (ahead >= -window)):
+            return wrong(
+                "One column too many: the window counts the position itself, so window "
+                "3 is the position and the two before it."
+            )
+        if torch.equal(answer, (ahead.abs() < window)):
+            return wrong("Your window looks ahead too: the future is visible.")
+        if torch.equal(answer, ahead <= 0):
+            return wrong("That is the causal mask: positions far back are visible.")
+        if torch.equal(answer, ~mask):
+            return wrong("Inverted: True must mean may attend.")
+        return wrong(f"Wrong for length {length} and window {window}: draw the rows.")
+    return right("Each row has at most as many True as the window is wide.")
+
+
+@exercise
+def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
+    """Exercise: how many windowed layers carry the first token to the last output."""
+    for length, window in ((9, 3), (10, 3), (1, 2), (100, 2), (7, 7)):
+        sees = torch.ones(length, length).tril().triu(1 - window)
+        reach, layers = torch.eye(length), 0
+        while reach[-1, 0] == 0:
+            reach, layers = ((sees @ reach) > 0).float(), layers + 1
+        said = number(layers_needed(length, window), "a whole number of layers")
+        if said != layers:
+            if said == -(-length // window):
+                return wrong(
+                    "A layer carries information over window - 1 places: the position "
+                    "itself is one of the window."
+                )
+            return wrong(
+                f"Measured for length {length} and window {window}: {layers} layers, "
+                f"not {said}."
+            )
+    return right("Measured by following the permissions through the layers.")

@@ -13,7 +13,6 @@ from bookkit.exercises import (
     exercise,
     explain,
     near,
-    number,
     right,
     wrong,
 )
@@ -43,14 +42,14 @@ def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
     found = f"dot product {dot:.3g} against 3, cosine {cosine:.3f} against 0.949"
     louder, turned = dot > 3 + 1e-9, cosine < 3 / math.sqrt(10) - 1e-9
     if louder and turned:
-        return right(f"Louder, and further from the question: {found}.")
+        return right(f"Longer, and at a wider angle to the query: {found}.")
     if louder and math.isclose(cosine, 3 / math.sqrt(10)):
         return wrong(f"You only stretched (1, 1): the angle stayed. Turn it: {found}.")
     if louder:
-        return wrong(f"Louder, but nearer in angle too. Turn it away: {found}.")
+        return wrong(f"Longer, but nearer in angle too. Turn it away: {found}.")
     if turned:
         return wrong(f"Turned away, but too short to win by length: {found}.")
-    return wrong(f"That is the other way round, near and quiet: {found}.")
+    return wrong(f"That is the other way round, near and short: {found}.")
 
 
 @exercise
@@ -131,21 +130,21 @@ def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
     weights = (_KEYS @ row).softmax(dim=0)
     paid = weights[4].item()
     if paid > 0.9:
-        return right(f"L'Afrique now asks when? septembre gets {paid:.3f}.")
+        return right(f"L'Afrique now looks for a time: septembre gets {paid:.3f}.")
     got = f"septembre gets {paid:.3f}"
     if row[3] < 0 and (row[:3] <= 0).all():
         return wrong(f"The sign is wrong, a negative score repels: {got}.")
     if row.argmax() == 0 and row[0] > row[3]:
-        return wrong(f"That asks who?, and Jane answers: {got}.")
+        return wrong(f"That is who?, which Jane's key matches: {got}.")
     if row.argmax() == 1 and row[1] > row[3]:
-        return wrong(f"That still asks what?, and visite answers: {got}.")
+        return wrong(f"That is still what?, which the key of visite matches: {got}.")
     if row.argmax() == 2 and row[2] > row[3]:
-        return wrong(f"That asks where?, and l'Afrique answers itself: {got}.")
+        return wrong(f"That is where?, which l'Afrique's own key matches: {got}.")
     if not row.any():
-        return wrong(f"A row of zeros asks nothing, so all get alike: {got}.")
+        return wrong(f"A row of zeros matches nothing, so all get alike: {got}.")
     if (row == row[3]).all():
-        return wrong(f"That asks everything at once, so nothing stands out: {got}.")
-    return wrong(f"The right question, asked too quietly: {got}. Lengthen the query.")
+        return wrong(f"That looks for everything, so nothing stands out: {got}.")
+    return wrong(f"The right direction, but too short: {got}. Lengthen the query.")
 
 
 @exercise
@@ -202,28 +201,4 @@ def check_attend_others(
             "It fails where all scores are low. Hide the diagonal in the scores, with "
             "−∞: no other number is low enough."
         )
-    return right("Each word asks everyone else, and its weights sum to 1.")
-
-
-@exercise
-def check_saved(answer: float | Tensor) -> Verdict:
-    """Vector–matrix products saved for twenty words by keeping keys and values."""
-    products = number(answer)
-    mistakes: dict[float, str] = {
-        820: "That is what the wasteful loop spends: subtract what the other spends.",
-        60: "That is what the thrifty loop spends: subtract it from the other.",
-        380: "That counts keys only: the values are kept as well.",
-        400: "That is what the keys cost anew. Values cost as much, and some stay.",
-        800: "The first word still has to compute all keys and values: 2n stay.",
-        780: "Forty products stay, a key and a value for each of the twenty words.",
-        1140: "The queries were never repeated: each word asks once in both loops.",
-        -760: "The size is right and the sign is not: saved, not spent.",
-        40: "That is for five words: here are twenty.",
-    }
-    if products == 760:
-        return right("2n(n − 1): the longer the sentence, the more is saved.")
-    return wrong(
-        mistakes.get(
-            products, "Count n queries, and n keys and n values anew for each word."
-        )
-    )
+    return right("Each word attends to all others, and its weights sum to 1.")

@@ -4,7 +4,7 @@ import pytest
 from torch.nn import functional as F
 
 from bookkit.checks.embedding import (
-    check_nothing,
+    check_moved,
     check_saving,
     check_scores,
     check_similar,
@@ -54,13 +54,18 @@ def least_first(word_id, table, count):
     return cosines(word_id, table).argsort().tolist()[:count]
 
 
+def moved(ids, vocab_size, tied):
+    return set(range(vocab_size)) if tied else set(ids.flatten().tolist())
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
         (check_scores, lambda hidden, table: hidden @ table.T),
         (check_similar, most_similar),
         (check_saving, 2 * 37_000 * 1024),
-        (check_nothing, "the same word"),
+        (check_moved, moved),
+        (check_moved, lambda ids, v, tied: list(range(v)) if tied else ids.unique()),
     ],
 )
 def test_the_model_solution_is_right(check, answer):
@@ -99,9 +104,23 @@ def test_the_model_solution_is_right(check, answer):
         (check_saving, 3 * 37_000 * 1024, "One of them stays"),
         (check_saving, 37_000 * 1024, "one table of the big model"),
         (check_saving, 2 * 37_000, "rows"),
-        (check_nothing, "a random word", "both ends"),
-        (check_nothing, "the most frequent word", "frequent"),
-        (check_nothing, "none", "Answer"),
+        (check_moved, lambda ids, v, tied: set(range(v)), "only read"),
+        (check_moved, lambda ids, v, tied: ids.unique(), "every row gets"),
+        (
+            check_moved,
+            lambda ids, v, tied: range(v) if tied else (2, 6),
+            "looked up twice",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(v) if tied else (1, 4),
+            "looked up once",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(v) if tied else (1,),
+            "enter the loss",
+        ),
     ],
 )
 def test_a_wrong_answer_is_named(check, answer, named):
@@ -117,7 +136,7 @@ def test_a_wrong_answer_is_named(check, answer, named):
         (check_scores, lambda hidden, table: ...),
         (check_similar, lambda word_id, table, count: None),
         (check_saving, ...),
-        (check_nothing, ...),
+        (check_moved, ...),
     ],
 )
 def test_no_answer_is_not_wrong(check, answer):
