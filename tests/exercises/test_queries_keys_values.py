@@ -126,7 +126,7 @@ WRONG = [
     (check_place_row, [4, 0, 0, 0], "who?"),
     (check_place_row, [0, 0, 4, 0], "where?"),
     (check_place_row, [0, 0, 0, -4], "sign"),
-    (check_place_row, [9, 9, 9, 9], "everything at once"),
+    (check_place_row, [9, 9, 9, 9], "everything, so"),
     (check_place_row, [0, 0, 0, 0], "matches nothing"),
     (check_place_row, [0, 0, 4, 0, 0, 0], "column"),
     (check_place_row, [4.0], "Four numbers"),
