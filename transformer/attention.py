@@ -1,4 +1,7 @@
-"""Made from book/04-attention.md: edit the chapter, not this file."""
+"""Scaled dot-product attention.
+
+Made from book/04-attention.md: edit the chapter, not this file.
+"""
 
 import math
 
@@ -6,31 +9,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from transformer.checks import require_mask, require_pairs
+
 __all__ = [
-    "require_mask",
     "attention_weights",
     "scaled_dot_product_attention",
 ]
-
-
-def require_mask(mask: Tensor | None, scores: tuple[int, ...]) -> None:
-    """Refuse a mask that is not boolean or does not broadcast to the scores' shape.
-
-    Raises:
-        ValueError: naming the mask's dtype or shape and what was expected.
-    """
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be boolean, True = may attend, got {mask.dtype}")
-    aligned = zip(reversed(mask.shape), reversed(scores), strict=False)
-    if mask.dim() > len(scores) or any(
-        size not in (1, wanted) for size, wanted in aligned
-    ):
-        shape = tuple(mask.shape)
-        raise ValueError(
-            f"mask must broadcast to (…, queries, keys) = {scores}, got {shape}"
-        )
 
 
 def attention_weights(
@@ -38,7 +22,7 @@ def attention_weights(
     key: Float[Tensor, "*batch keys d_k"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch queries keys"]:
-    """How much each query attends to each key: softmax(q kᵀ / √d_k), section 3.2.1.
+    """Attention weights: softmax(q kᵀ / √d_k), section 3.2.1.
 
     `mask` is True where a query may attend to a key. Each row sums to 1, unless its
     query may attend to nothing: then the row is all zeros.
@@ -65,16 +49,13 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "*batch keys d_v"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch queries d_v"]:
-    """Mix the values, each by its weight: softmax(q kᵀ / √d_k) v, equation 1.
+    """Scaled dot-product attention: softmax(q kᵀ / √d_k) v, equation 1.
 
-    Equal to `torch.nn.functional.scaled_dot_product_attention`, spelled out.
+    A weighted mean of the values for each query. Equal to
+    `torch.nn.functional.scaled_dot_product_attention`, spelled out.
 
     Raises:
         ValueError: when the sizes disagree, or the mask does not fit.
     """
-    keys, values = key.size(-2), value.size(-2)
-    if keys != values:
-        raise ValueError(
-            f"every key needs one value, got {keys} keys and {values} values"
-        )
+    require_pairs(key, value)
     return attention_weights(query, key, mask) @ value

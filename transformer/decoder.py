@@ -1,9 +1,12 @@
-"""Made from book/09-decoder.md: edit the chapter, not this file."""
+"""Transformer decoder: masked self-attention, cross-attention, feed-forward.
+
+Made from book/09-decoder.md: edit the chapter, not this file.
+"""
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer.embedding import require_positive
+from transformer.checks import require_positive
 from transformer.encoder import FeedForward, Residual
 from transformer.multi_head import MultiHeadAttention
 
@@ -14,7 +17,7 @@ __all__ = [
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, cross-attention, feed-forward: section 3.1, right half.
+    """Decoder layer: masked self-attention, cross-attention, feed-forward (3.1).
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse.
@@ -51,7 +54,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """`num_layers` layers over one memory, each with its own parameters (section 3.1).
+    """Decoder: a stack of layers over one memory, each with its own parameters (3.1).
 
     Pre-norm leaves the last sum unnormalised, so such a stack ends with one more norm.
 

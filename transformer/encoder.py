@@ -1,12 +1,15 @@
-"""Made from book/07-encoder.md: edit the chapter, not this file."""
+"""Transformer encoder: feed-forward, residual connections, layers.
+
+Made from book/07-encoder.md: edit the chapter, not this file.
+"""
 
 from collections.abc import Callable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer.embedding import require_positive
-from transformer.multi_head import MultiHeadAttention, require_dropout
+from transformer.checks import require_dropout, require_positive
+from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
     "FeedForward",
@@ -17,7 +20,7 @@ __all__ = [
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a ReLU between, the same at every position (equation 2).
+    """Position-wise feed-forward network: two linear maps, ReLU between (equation 2).
 
     Raises:
         ValueError: for a size below 1.
@@ -36,10 +39,10 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Add what a sublayer says to what it was told, and normalise.
+    """Residual connection with layer norm and dropout.
 
     Post-norm, as in the paper: norm(x + sublayer(x)). Pre-norm (`norm_first`):
-    x + sublayer(norm(x)). Dropout falls on what the sublayer says (section 5.4).
+    x + sublayer(norm(x)). Dropout falls on the sublayer's output (section 5.4).
 
     Raises:
         ValueError: for a size below 1 or dropout outside [0, 1).
@@ -66,7 +69,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each inside a residual (section 3.1).
+    """Encoder layer: self-attention, then feed-forward, each in a residual (3.1).
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse.
@@ -97,7 +100,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`num_layers` layers, each with parameters of its own (section 3.1).
+    """Encoder: a stack of layers, each with parameters of its own (section 3.1).
 
     Pre-norm leaves the last sum unnormalised, so such a stack ends with one more norm.
 

@@ -1,4 +1,7 @@
-"""Made from book/14-attention-maps.md: edit the chapter, not this file."""
+"""Attention maps and head ablation: look at every head, switch heads off.
+
+Made from book/14-attention-maps.md: edit the chapter, not this file.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,20 +11,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from transformer.decoding.step import evaluating
 from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
-    "attentions",
+    "attention_layers",
     "AttentionMaps",
     "attention_maps",
     "Head",
     "all_heads",
-    "switched_off",
+    "ablate_heads",
 ]
 
 
-def attentions(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
+def attention_layers(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
     """The attention sublayers of a model by kind, each from the lowest layer up."""
     encoder: Iterable[Any] = model.encoder.layers
     decoder: Iterable[Any] = model.decoder.layers
@@ -33,9 +37,9 @@ def attentions(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
 
 
 class AttentionMaps(NamedTuple):
-    """All attention weights of one run; `maps.encoder[0]` are those of one sentence.
+    """All attention weights of a forward pass; `maps.encoder[0]` are one sentence's.
 
-    The rows of padding are there too: what nobody reads, but the model computes.
+    The rows of padding queries are there too: computed, but without effect.
     """
 
     encoder: Float[Tensor, "batch layers heads source source"]
@@ -49,9 +53,9 @@ def attention_maps(
     source_ids: Int[Tensor, "batch source"],
     target_ids: Int[Tensor, "batch target"],
 ) -> AttentionMaps:
-    """What every head looks at while the model reads sources and is given targets.
+    """Attention weights of every head, for these sources and decoder inputs.
 
-    Run as in evaluation, without dropout. The model is left as it was found.
+    In evaluation mode, without dropout. The model is left in the mode it was in.
 
     Raises:
         ValueError: for ids that the model refuses, or not one target for each source.
@@ -62,9 +66,8 @@ def attention_maps(
             f"got {len(source_ids)} sources and {len(target_ids)} targets"
         )
     found: dict[str, list[Tensor]] = {kind: [] for kind in AttentionMaps._fields}
-    training = {module: module.training for module in model.modules()}
     with ExitStack() as afterwards:
-        for kind, layers in attentions(model).items():
+        for kind, layers in attention_layers(model).items():
             for attention in layers:
                 hook = attention.register_forward_pre_hook(
                     lambda attention, inputs, kind=kind: found[kind].append(
@@ -72,9 +75,7 @@ def attention_maps(
                     )
                 )
                 afterwards.callback(hook.remove)
-        for module, mode in training.items():
-            afterwards.callback(setattr, module, "training", mode)
-        model.eval()
+        afterwards.enter_context(evaluating(model))
         model(source_ids, target_ids)
     return AttentionMaps(*(torch.stack(weights, 1) for weights in found.values()))
 
@@ -91,22 +92,22 @@ def all_heads(model: Transformer) -> list[Head]:
     """Every head of a model, encoder first, from the lowest layer up."""
     return [
         Head(kind, layer, number)
-        for kind, layers in attentions(model).items()
+        for kind, layers in attention_layers(model).items()
         for layer, attention in enumerate(layers)
         for number in range(attention.num_heads)
     ]
 
 
 @contextmanager
-def switched_off(model: Transformer, *heads: Head) -> Iterator[None]:
-    """Silence heads inside a `with`: what they found never reaches W^O.
+def ablate_heads(model: Transformer, *heads: Head) -> Iterator[None]:
+    """Ablate heads inside a `with`: their outputs are zero before W^O.
 
     Raises:
-        ValueError: naming the kind, layer or number of a head that is not there.
+        ValueError: naming the kind, layer or number of a head that does not exist.
     """
     with ExitStack() as afterwards:
         for kind, layer, number in heads:
-            layers = attentions(model).get(kind)
+            layers = attention_layers(model).get(kind)
             if layers is None:
                 kinds = ", ".join(AttentionMaps._fields)
                 raise ValueError(f"a head's kind is one of {kinds}, got {kind!r}")
@@ -121,13 +122,13 @@ def switched_off(model: Transformer, *heads: Head) -> Iterator[None]:
                     f"got {number!r}"
                 )
             hook = layers[layer].output_proj.register_forward_pre_hook(
-                _silence(number, count)
+                _zero_head(number, count)
             )
             afterwards.callback(hook.remove)
         yield
 
 
-def _silence(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
+def _zero_head(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
     def hook(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
         heads = inputs[0].unflatten(-1, (count, -1)).clone()
         heads[..., number, :] = 0

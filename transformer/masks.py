@@ -1,10 +1,13 @@
-"""Made from book/08-masks.md: edit the chapter, not this file."""
+"""Attention masks: True where a query may attend to a key.
+
+Made from book/08-masks.md: edit the chapter, not this file.
+"""
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from transformer.embedding import require_positive
+from transformer.checks import require_positive
 
 __all__ = [
     "padding_mask",
@@ -15,14 +18,18 @@ __all__ = [
 def padding_mask(
     ids: Int[Tensor, "batch length"], pad_id: int
 ) -> Bool[Tensor, "batch 1 1 length"]:
-    """True at every token that is not padding, for all heads and all queries."""
+    """Padding mask: True at every key that is not padding, for all heads and queries.
+
+    Its shape says which of its axes is which: a plain (batch, length) mask would be
+    taken for one of (queries, keys).
+    """
     return (ids != pad_id)[:, None, None, :]
 
 
 def causal_mask(
     length: int, device: torch.device | str | None = None
 ) -> Bool[Tensor, "length length"]:
-    """True where the key is the query's own position or an earlier one (section 3.1).
+    """Causal mask: True at the query's own position and earlier ones (section 3.1).
 
     Raises:
         ValueError: for a length below 1.

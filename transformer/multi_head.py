@@ -1,4 +1,7 @@
-"""Made from book/05-multi-head.md: edit the chapter, not this file."""
+"""Multi-head attention.
+
+Made from book/05-multi-head.md: edit the chapter, not this file.
+"""
 
 from typing import NamedTuple
 
@@ -7,51 +10,38 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.attention import attention_weights, require_mask
-from transformer.embedding import require_positive
+from transformer.attention import attention_weights
+from transformer.checks import (
+    require_dropout,
+    require_mask,
+    require_pairs,
+    require_positive,
+)
 
 __all__ = [
-    "require_dropout",
-    "together",
     "KeysValues",
     "MultiHeadAttention",
 ]
 
 
-def require_dropout(dropout: float) -> None:
-    """Refuse a dropout rate outside [0, 1).
-
-    Raises:
-        ValueError: naming the rate.
-    """
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
-
-
-def together(
-    x: Float[Tensor, "*batch d_in"], *maps: nn.Linear
-) -> tuple[Float[Tensor, "*batch d_out"], ...]:
-    """What several maps of one size make of one input, by a single product."""
-    weight = torch.cat([one.weight for one in maps])
-    bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
-    return F.linear(x, weight, bias).chunk(len(maps), dim=-1)
-
-
 class KeysValues(NamedTuple):
-    """What a sequence offers to queries, projected and split into heads."""
+    """Keys and values of a sequence, projected and split into heads: what is cached."""
 
     keys: Float[Tensor, "batch heads keys d_k"]
     values: Float[Tensor, "batch heads keys d_k"]
 
 
 class MultiHeadAttention(nn.Module):
-    """Attend in `num_heads` subspaces of d_k = d_model / num_heads, section 3.2.2.
+    """Multi-head attention: `num_heads` subspaces of d_k = d_model / num_heads.
 
-    `dropout` falls on the attention weights, and only in training.
+    Section 3.2.2. `mask` is True where a query may attend to a key and broadcasts to
+    (batch, heads, queries, keys): a mask of two dimensions is (queries, keys), never
+    (batch, keys), for which `padding_mask` makes (batch, 1, 1, keys). `dropout` falls
+    on the attention weights, and only in training.
 
     Raises:
         ValueError: when num_heads does not divide d_model, a size is below 1, dropout
-            is outside [0, 1), or a mask does not fit.
+            is outside [0, 1), keys and values differ in number, or a mask does not fit.
     """
 
     def __init__(
@@ -75,21 +65,18 @@ class MultiHeadAttention(nn.Module):
         self,
         query: Float[Tensor, "batch queries d_model"],
         key: Float[Tensor, "batch keys d_model"],
-        value: Float[Tensor, "batch keys d_model"],
+        value: Float[Tensor, "batch values d_model"],
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        if query is key is value:
-            maps = self.query_proj, self.key_proj, self.value_proj
-            queries, *both = map(self._split, together(query, *maps))
-            return self._answer(queries, KeysValues(*both), mask)
         return self.attend(query, self.keys_values(key, value), mask)
 
     def keys_values(
         self,
         key: Float[Tensor, "batch keys d_model"],
-        value: Float[Tensor, "batch keys d_model"],
+        value: Float[Tensor, "batch values d_model"],
     ) -> KeysValues:
-        """Project and split what queries will look at; computed once, used often."""
+        """Project keys and values and split them into heads: once, for many queries."""
+        require_pairs(key, value)
         return KeysValues(
             self._split(self.key_proj(key)), self._split(self.value_proj(value))
         )
@@ -100,8 +87,15 @@ class MultiHeadAttention(nn.Module):
         keys_values: KeysValues,
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Answer each query from keys and values that are projected already."""
-        return self._answer(self._split(self.query_proj(query)), keys_values, mask)
+        """Attention over keys and values that are projected already."""
+        queries, (keys, values) = self._split(self.query_proj(query)), keys_values
+        require_pairs(keys, values)
+        require_mask(mask, (*queries.shape[:-1], keys.size(-2)))
+        if mask is not None:
+            mask = torch.atleast_2d(mask)  # torch's kernel takes no fewer dimensions
+        dropout = self.dropout if self.training else 0.0
+        heads = F.scaled_dot_product_attention(queries, keys, values, mask, dropout)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
 
     def weights(
         self,
@@ -109,22 +103,9 @@ class MultiHeadAttention(nn.Module):
         key: Float[Tensor, "batch keys d_model"],
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
-        """The attention weights of every head, for looking at."""
+        """The attention weights of every head, for plots and analysis."""
         queries = self._split(self.query_proj(query))
         return attention_weights(queries, self._split(self.key_proj(key)), mask)
-
-    def _answer(
-        self,
-        queries: Float[Tensor, "batch heads queries d_k"],
-        keys_values: KeysValues,
-        mask: Bool[Tensor, "..."] | None,
-    ) -> Float[Tensor, "batch queries d_model"]:
-        require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
-        if mask is not None:
-            mask = torch.atleast_2d(mask)  # a row for every key, the same for all
-        dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(queries, *keys_values, mask, dropout)
-        return self.output_proj(heads.transpose(1, 2).flatten(2))
 
     def _split(
         self, x: Float[Tensor, "batch length d_model"]

@@ -1,11 +1,13 @@
-"""Made from book/06-positional.md: edit the chapter, not this file."""
+"""Positional encoding: sines and cosines of the position.
+
+Made from book/06-positional.md: edit the chapter, not this file.
+"""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer.embedding import require_positive
-from transformer.multi_head import require_dropout
+from transformer.checks import require_dropout, require_positive
 
 __all__ = [
     "sinusoids",
@@ -14,7 +16,7 @@ __all__ = [
 
 
 def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
-    """Sines (even columns) and cosines (odd) of every position, section 3.5.
+    """Sinusoidal positions: sines (even columns) and cosines (odd), section 3.5.
 
     Columns 2i and 2i + 1 turn by 10000^(-2i / d_model) radians from one position to the
     next: from a full turn in about six positions to one in tens of thousands.
@@ -34,7 +36,10 @@ def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
 
 
 class PositionalEncoding(nn.Module):
-    """Add the sinusoids of each position to its vector, then drop out (section 5.4).
+    """Positional encoding: add each position's sinusoids, then dropout (section 5.4).
+
+    The table is a buffer: no parameter, but a part of the state, so that a model made
+    on the meta device is whole once its state is loaded.
 
     Raises:
         ValueError: when asked for positions beyond `max_length`, for an odd d_model, a
@@ -49,12 +54,12 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         require_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("table", sinusoids(max_length, d_model), persistent=False)
+        self.register_buffer("table", sinusoids(max_length, d_model))
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        """Treat the first vector of `x` as standing at position `start`."""
+        """Add positions to `x`, whose first vector is at position `start`."""
         end = start + x.size(1)
         if start < 0 or end > len(self.table):
             last = len(self.table) - 1

@@ -1,0 +1,159 @@
+"""Checks of arguments: what is refused at the door, in one line that names the value.
+
+Made from book/workshop/checks.md: edit the chapter, not this file.
+"""
+
+import importlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "require_positive",
+    "require_dropout",
+    "require_probability",
+    "require_ids",
+    "require_mask",
+    "require_pairs",
+    "require_beam",
+    "load_strictly",
+    "optional_import",
+]
+
+
+def require_positive(**sizes: int) -> None:
+    """Refuse, by name, any size that is not a whole number of at least 1.
+
+    Raises:
+        ValueError: naming the first size at fault and its value.
+    """
+    for name, size in sizes.items():
+        # While torch exports a model, a length is a symbol that stands for a number.
+        whole = isinstance(size, int | torch.SymInt) and not isinstance(size, bool)
+        if not whole or size < 1:
+            raise ValueError(
+                f"{name} must be a whole number of at least 1, got {size!r}"
+            )
+
+
+def require_probability(**shares: float) -> None:
+    """Refuse, by name, any number outside [0, 1).
+
+    Raises:
+        ValueError: naming the first number at fault and its value.
+    """
+    for name, share in shares.items():
+        if not isinstance(share, int | float) or not 0 <= share < 1:
+            raise ValueError(f"{name} must lie in [0, 1), got {share!r}")
+
+
+def require_dropout(dropout: float) -> None:
+    """Refuse a dropout probability outside [0, 1).
+
+    Raises:
+        ValueError: naming the probability.
+    """
+    require_probability(dropout=dropout)
+
+
+def require_ids(ids: Tensor, vocab_size: int, name: str = "token ids") -> None:
+    """Refuse token ids that an embedding table of `vocab_size` rows cannot look up.
+
+    The ids themselves are read only where that is free: on the CPU, and not while a
+    model is compiled or exported. An accelerator would have to stop and wait.
+
+    Raises:
+        ValueError: when `ids` is not a (batch, length) tensor of int32 or int64, is
+            empty, or holds an id below 0 or beyond the table.
+    """
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{name} must be int64 or int32, got {ids.dtype}")
+    if ids.dim() != 2 or 0 in ids.shape:
+        shape = tuple(ids.shape)
+        raise ValueError(f"{name} must be (batch, length), neither empty, got {shape}")
+    if ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name} must lie in 0..{vocab_size - 1}, got {wrong}")
+
+
+def require_mask(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
+    """Refuse a mask that is not boolean or does not broadcast to the scores' shape.
+
+    Raises:
+        ValueError: naming the mask's dtype or shape and what was expected.
+    """
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean, True = may attend, got {mask.dtype}")
+    aligned = zip(reversed(mask.shape), reversed(scores_shape), strict=False)
+    if mask.dim() > len(scores_shape) or any(
+        size not in (1, expected) for size, expected in aligned
+    ):
+        raise ValueError(
+            f"mask must broadcast to (…, queries, keys) = {scores_shape}, "
+            f"got {tuple(mask.shape)}"
+        )
+
+
+def require_pairs(keys: Tensor, values: Tensor) -> None:
+    """Refuse keys and values of unequal number: a kernel would read beyond its input.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if keys.size(-2) != values.size(-2):
+        raise ValueError(
+            "every key needs one value, "
+            f"got {keys.size(-2)} keys and {values.size(-2)} values"
+        )
+
+
+def require_beam(beam_size: int, length_penalty: float) -> None:
+    """Refuse a beam search without a beam, or with a penalty that is no number.
+
+    Raises:
+        ValueError: for a `beam_size` that is no whole number of at least 1, or a
+            `length_penalty` that is not finite or below 0.
+    """
+    require_positive(beam_size=beam_size)
+    if not 0 <= length_penalty < math.inf:
+        raise ValueError(
+            f"length_penalty must be finite and at least 0, got {length_penalty}"
+        )
+
+
+def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Give a module, which may be on the meta device, exactly these tensors.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unknown or misshapen.
+    """
+    try:
+        module.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError as error:  # a title, then a line for each kind of fault
+        fault = str(error).split("\n")[1].strip()
+        first = re.match(r'(Missing|Unexpected) key[^"]*"[^"]*"', fault)
+        raise ValueError(first[0] if first else fault) from None
+
+
+def optional_import(module: str) -> Any:
+    """Import a module that only training real translators needs.
+
+    Raises:
+        ValueError: naming the package to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        name = module.partition(".")[0]
+        raise ValueError(
+            f'this needs {name}: pip install "tested-transformer[train]"'
+        ) from None
