@@ -1,21 +1,29 @@
 """What the book draws and checks with. The Transformer itself is in `transformer`."""
 
-from bookkit.exercises import (
-    Verdict,
-    exercise,
-    explain,
-    near,
-    right,
-    unanswered,
-    wrong,
-)
-from bookkit.figures import begin, heatmap, show
-from bookkit.lab import BreakLab
-from bookkit.latex import matrix, show_math
-from bookkit.memory import OneNumber
-from bookkit.stored import results
-from bookkit.tree import BeamTree, Branch
-from bookkit.view import AttentionView
+try:
+    from bookkit.exercises import (
+        Verdict,
+        exercise,
+        explain,
+        near,
+        right,
+        unanswered,
+        wrong,
+    )
+    from bookkit.figures import begin, heatmap, show
+    from bookkit.lab import BreakLab
+    from bookkit.latex import matrix, show_math
+    from bookkit.memory import OneNumber
+    from bookkit.stored import results
+    from bookkit.tree import BeamTree, Branch
+    from bookkit.view import AttentionView
+except ModuleNotFoundError as error:
+    missing = str(error.name).partition(".")[0]
+    if missing not in ("IPython", "matplotlib"):
+        raise
+    raise ImportError(
+        f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
+    ) from None
 
 __all__ = [
     "AttentionView",
