@@ -107,11 +107,11 @@ def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
     fastest, slowest = map(number, given)
 
     def near(one: float, other: float) -> bool:
-        return math.isclose(one, other, rel_tol=0.01)
+        return math.isclose(one, other, rel_tol=0.015)
 
     turn, most = 2 * math.pi, 10_000 ** (510 / 512)
     if near(fastest, turn) and near(slowest, turn * most):
-        return right("from six words to some sixty thousand")
+        return right("from 6.3 words to some 60,600")
     if near(slowest, turn) and near(fastest, turn * most):
         return wrong("the two are swapped: the pair with i = 0 is the fastest")
     if near(fastest, 1) or near(slowest, most) or near(slowest, 10_000):
