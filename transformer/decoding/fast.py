@@ -12,18 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.decoder import Decoder, DecoderLayer
-from transformer.decoding.step import (
-    CachedDecoder,
-    DecoderState,
-    decoder_layers,
-)
-from transformer.embedding import TokenEmbedding
-from transformer.encoder import FeedForward, Residual
+from transformer.decoder import DecoderLayer
+from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layers
+from transformer.decoding.support import packable_weights
+from transformer.encoder import Residual
 from transformer.masks import padding_mask
-from transformer.model import Transformer
-from transformer.multi_head import KeysValues, MultiHeadAttention
-from transformer.positional import PositionalEncoding
+from transformer.multi_head import KeysValues
 
 __all__ = [
     "PackedLinear",
@@ -35,7 +29,7 @@ __all__ = [
 
 
 class PackedLinear(NamedTuple):
-    """Linear maps of one input side by side, stored transposed: quickest for few rows."""
+    """Linear maps of one input side by side, transposed: quickest for few rows."""
 
     weight: Float[Tensor, "inputs outputs"]
     bias: Float[Tensor, " outputs"]
@@ -128,7 +122,9 @@ class FastDecoderLayer:
     ) -> Float[Tensor, "rows d_model"]:
         """Self-attention: store this position's keys and values, attend to all."""
         start, end = state.filled, state.filled + state.beam_size
-        split = self.self_proj(x).view(-1, state.beam_size, 3, self.heads, past.size(-1))
+        split = self.self_proj(x).view(
+            -1, state.beam_size, 3, self.heads, past.size(-1)
+        )
         split = split.permute(2, 0, 3, 1, 4)
         past[:, :, :, start:end] = split[1:]
         keys, values = past[:, :, :, :end]
@@ -183,7 +179,7 @@ class FastState:
         return torch.mm(x, self.decoder.output, out=self.logits[: len(x)])
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
-        """Each hypothesis goes on from another of its source; sources may be dropped."""
+        """Each hypothesis goes on from one of its source; sources may be dropped."""
         groups = rows.view(-1, self.beam_size)
         sources = groups[:, 0] // self.beam_size
         if len(sources) < self.past[0].size(1):
@@ -195,7 +191,9 @@ class FastState:
 
     def _keep(self, sources: Int[Tensor, " kept"]) -> None:
         for past in self.past:
-            past[:, : len(sources), :, : self.filled] = past[:, sources, :, : self.filled]
+            past[:, : len(sources), :, : self.filled] = past[
+                :, sources, :, : self.filled
+            ]
         self.past = [past[:, : len(sources)] for past in self.past]
         self.memory = [KeysValues(k[sources], v[sources]) for k, v in self.memory]
         if self.source_mask is not None:
@@ -208,11 +206,11 @@ class FastDecoder:
     """A model packed for fast decoding: searches with it find what plain ones find.
 
     The decoder's weights are packed at the first search, and again at the next one
-    after they have changed, in place or by replacement (only edits of `weight.data`
-    go unnoticed). A decoder that cannot be mirrored exactly is called as it is, by the
-    plain cache: in half precision or under autocast, with hooks, and with modules that
-    are not the book's own (LoRA, quantisation, another activation). In float32 logits
-    may differ from the plain ones in their last bits.
+    after they have changed, in place or by replacement. What packed weights cannot
+    follow exactly is decoded by the plain cache instead: half precision and autocast,
+    hooks, and modules that are not the book's own (LoRA, quantisation, another
+    activation). In float32 the logits may differ from the plain ones in their last
+    bits.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.
@@ -222,9 +220,11 @@ class FastDecoder:
     output: Float[Tensor, "d_model vocabulary"]
 
     def __init__(self, model: nn.Module) -> None:
-        self.plain = CachedDecoder(model)
-        self.model = self.plain.model
-        self._packed: list[tuple[Tensor, int, int]] = []
+        self.model = CachedDecoder(model).model
+        self._weights: list[nn.Parameter] = []
+        self._versions: list[tuple[int, int, int]] = []
+        self._columns: list[Tensor] = []
+        self._probe = torch.empty(0)
 
     def prefill(
         self,
@@ -232,11 +232,12 @@ class FastDecoder:
         max_length: int,
         beam_size: int = 1,
     ) -> DecoderState:
-        """Encode the sources, once, and make room for `beam_size` hypotheses of each."""
+        """Encode the sources, once, with room for `beam_size` hypotheses of each."""
         model = self.model
-        if not can_mirror(model):
+        weights = packable_weights(model)
+        if not weights:
             return CachedDecoder(model).prefill(source_ids, max_length, beam_size)
-        self._pack()
+        self._pack(weights)
         encoded = model.encode(source_ids)
         memory = [
             layer.cross_attention.keys_values(encoded, encoded)
@@ -254,53 +255,22 @@ class FastDecoder:
         hidden = None if mask.all() else mask
         return FastState(self, memory, hidden, past, ancestry, logits, beam_size)
 
-    def _pack(self) -> None:
-        """Pack the weights, unless those packed are still the model's."""
-        modules = (self.model.decoder, self.model.output)
+    def _pack(self, weights: list[nn.Parameter]) -> None:
+        """Pack the weights, unless those that are packed are still the model's.
+
+        PyTorch counts the changes of each tensor, but not those by a fused optimiser or
+        through `.data`: a column of each weight is compared as well.
+        """
+        counted = not any(weight.is_inference() for weight in weights)
         now = [
-            (weight, weight.data_ptr(), -1 if weight.is_inference() else weight._version)
-            for module in modules
-            for weight in module.parameters()
+            (id(weight), weight.data_ptr(), weight._version if counted else 0)
+            for weight in weights
         ]
-        same = len(now) == len(self._packed) and all(
-            new[0] is old[0] and new[1:] == old[1:] and new[2] >= 0
-            for new, old in zip(now, self._packed, strict=True)
-        )
-        if not same:
-            self.layers = [FastDecoderLayer(one) for one in decoder_layers(self.model)]
-            self.output = self.model.output.weight.detach().T.contiguous()
-            self._packed = now
-
-
-def can_mirror(model: Transformer) -> bool:
-    """Whether the packed step computes exactly what the decoder's modules would."""
-    exact = {
-        Decoder,
-        DecoderLayer,
-        FeedForward,
-        MultiHeadAttention,
-        PositionalEncoding,
-        Residual,
-        TokenEmbedding,
-        nn.Embedding,
-        nn.Identity,
-        nn.LayerNorm,
-        nn.Linear,
-        nn.ModuleList,
-    }
-    if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        return False
-    dtypes = set()
-    for part in (model.target_embedding, model.position, model.decoder, model.output):
-        for module in part.modules():
-            if type(module) not in exact and not isinstance(module, nn.Dropout):
-                return False
-            if module._forward_hooks or module._forward_pre_hooks:
-                return False
-            if "forward" in vars(module):
-                return False
-            if isinstance(module, nn.Linear) and module is not model.output:
-                if module.bias is None:
-                    return False
-            dtypes |= {weight.dtype for weight in module._parameters.values() if weight is not None}
-    return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}
+        same = counted and now == self._versions
+        if same and torch.cat(self._columns).equal(self._probe):
+            return
+        self.layers = [FastDecoderLayer(layer) for layer in decoder_layers(self.model)]
+        self.output = self.model.output.weight.detach().T.contiguous()
+        self._weights, self._versions = weights, now  # kept: so their ids stay theirs
+        self._columns = [weight.detach()[..., :1].flatten() for weight in weights]
+        self._probe = torch.cat(self._columns)

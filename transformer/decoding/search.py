@@ -4,7 +4,8 @@ Made from book/13-decoding.md: edit the chapter, not this file.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ __all__ = [
     "Hypothesis",
     "likeliest",
     "expand",
+    "fill",
     "length_normalised",
     "beam_search",
 ]
@@ -57,19 +59,29 @@ def as_batch(
             f"model has, got {max_length}"
         )
     if not isinstance(source_ids, Tensor):
-        lengths = [len(ids) for ids in source_ids]
-        if not lengths or not all(lengths):
-            raise ValueError(f"every source needs at least one id, got lengths {lengths}")
-        rows = [torch.as_tensor(ids, device="cpu") for ids in source_ids]
-        source_ids = pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
+        source_ids = _padded(source_ids, config.pad_id)
     require_ids(source_ids, config.source_vocab_size)
     real = source_ids != config.pad_id
-    if not real[:, 0].all():
-        raise ValueError("every source needs a token first: pad on the right")
+    if not real.any(dim=1).all():
+        raise ValueError("every source needs at least one id, got one of padding alone")
     if (real[:, 1:] & ~real[:, :-1]).any():
-        raise ValueError("no token may come after padding: pad on the right")
+        raise ValueError("sources must be padded on the right, got an id after padding")
     longest = int(real.sum(dim=1).max())
     return source_ids[:, :longest].long().to(next(model.parameters()).device)
+
+
+def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+    try:
+        lengths = [len(ids) for ids in source_ids]
+        rows = [torch.as_tensor(ids, device="cpu") for ids in source_ids]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            "sources must be lists of token ids, or one padded tensor of them, "
+            f"got {source_ids!r:.60}"
+        ) from error
+    if not lengths or not all(lengths):
+        raise ValueError(f"every source needs at least one id, got lengths {lengths}")
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id)
 
 
 def mask_special(
@@ -130,7 +142,7 @@ def greedy_search(
             padding before a token, or a `max_length` below 1 or beyond its positions.
     """
     return generate(
-        decoder, source_ids, max_length, lambda logits: logits.argmax(dim=-1)
+        decoder, source_ids, max_length, lambda logits: logits.max(dim=-1).indices
     )
 
 
@@ -181,16 +193,14 @@ def sample(
 
 
 class Hypothesis(NamedTuple):
-    """A beginning of a target for the source numbered `source`.
+    """The beginning of a target: its tokens, the first of them bos, and how likely.
 
-    `log_probability` is that of all its `tokens`, the first of which is bos; `row` is
-    the row of the batch that held all but the last of them.
+    `row` is the row of the batch that held all but the last token.
     """
 
     log_probability: float
     tokens: list[int]
     row: int
-    source: int
 
 
 def likeliest(
@@ -201,24 +211,35 @@ def likeliest(
     values, ids = best.values, best.indices
     if (values[:, 1:] == values[:, :-1]).any():  # topk leaves the order of equals open
         values, ids = logits.sort(dim=-1, descending=True, stable=True)
-    total = logits.logsumexp(dim=-1, keepdim=True).double()
-    return values[:, :count].double() - total, ids[:, :count]
+    ids = ids[:, :count]
+    return logits.log_softmax(dim=-1).gather(1, ids), ids
 
 
 def expand(
-    beams: Sequence[Hypothesis],
-    logits: Float[Tensor, "rows vocabulary"],
-    beam_size: int,
-) -> Iterator[Hypothesis]:
-    """Each hypothesis with each of its `beam_size` likeliest next tokens."""
-    log_probabilities, ids = likeliest(logits, beam_size)
-    rows = zip(beams, log_probabilities.tolist(), ids.tolist(), strict=True)
-    for row, (hypothesis, scores, tokens) in enumerate(rows):
-        for score, token in zip(scores, tokens, strict=True):
-            total = hypothesis.log_probability + score
-            if total > -math.inf:
-                longer = [*hypothesis.tokens, token]
-                yield Hypothesis(total, longer, row, hypothesis.source)
+    batch: Sequence[Hypothesis],
+    rows: Sequence[int],
+    log_probabilities: Sequence[Sequence[float]],
+    ids: Sequence[Sequence[int]],
+    count: int,
+) -> list[Hypothesis]:
+    """The `count` likeliest continuations of the hypotheses in `rows`, best first."""
+    found = [
+        (batch[row].log_probability + log_probability, row, token)
+        for row in rows
+        for log_probability, token in zip(log_probabilities[row], ids[row], strict=True)
+    ]
+    found.sort(key=itemgetter(0), reverse=True)  # of equals the first stays first
+    return [
+        Hypothesis(total, [*batch[row].tokens, token], row)
+        for total, row, token in found[:count]
+        if total > -math.inf
+    ]
+
+
+def fill(beam: Sequence[Hypothesis], beam_size: int) -> list[Hypothesis]:
+    """A beam with all its rows: a closed one repeats the best, with probability 0."""
+    closed = beam[0]._replace(log_probability=-math.inf)
+    return [*beam, *[closed] * (beam_size - len(beam))]
 
 
 def length_normalised(
@@ -262,49 +283,41 @@ def beam_search(
     config = decoder.model.config
     source = as_batch(decoder.model, source_ids, max_length)
     length_normalised(0.0, max_length, length_penalty)  # refused now, or never
+    start = fill([Hypothesis(0.0, [config.bos_id], 0)], beam_size)
+    beams = dict.fromkeys(range(len(source)), start)
     finished: list[list[Hypothesis]] = [[] for _ in source]
-    beams = _full(
-        [[Hypothesis(0.0, [config.bos_id], 0, row)] for row in range(len(source))],
-        beam_size,
-    )
     with evaluating(decoder.model):
         state = decoder.prefill(source, max_length, beam_size)
         for _ in range(max_length):
-            newest = source.new_tensor([each.tokens[-1] for each in beams])
+            batch = [each for beam in beams.values() for each in beam]
+            newest = source.new_tensor([each.tokens[-1] for each in batch])
             logits = mask_special(state.step(newest).float(), config)
-            candidates: list[list[Hypothesis]] = [[] for _ in source]
-            for each in expand(beams, logits, beam_size):
-                candidates[each.source].append(each)
-            active = []
-            for found, done in zip(candidates, finished, strict=True):
-                found.sort(key=lambda each: each.log_probability, reverse=True)
-                best = found[: beam_size - len(done)]
-                done += [each for each in best if each.tokens[-1] == config.eos_id]
-                active.append([each for each in best if each.tokens[-1] != config.eos_id])
-            beams = _full(active, beam_size)
+            scores, ids = (each.tolist() for each in likeliest(logits, beam_size))
+            active: dict[int, list[Hypothesis]] = {}
+            for place, sentence in enumerate(beams):
+                rows = range(place * beam_size, (place + 1) * beam_size)
+                count = beam_size - len(finished[sentence])
+                for longer in expand(batch, rows, scores, ids, count):
+                    if longer.tokens[-1] == config.eos_id:
+                        finished[sentence].append(longer)
+                    else:
+                        active.setdefault(sentence, []).append(longer)
+            beams = {key: fill(beam, beam_size) for key, beam in active.items()}
             if not beams:
                 break
-            state.reorder(source.new_tensor([each.row for each in beams]))
-    for each in beams:  # cut, the best first: they count where nothing has finished
-        if not finished[each.source]:
-            finished[each.source].append(each)
+            rows = [each.row for beam in beams.values() for each in beam]
+            state.reorder(source.new_tensor(rows))
+    for sentence, beam in beams.items():  # cut: the best counts if none has finished
+        finished[sentence] = finished[sentence] or beam[:1]
+    if not all(finished):
+        raise ValueError(
+            "no token has a probability: the model's logits are not finite"
+        )
 
     def score(each: Hypothesis) -> float:
-        length = len(each.tokens) - 1  # without bos, with eos
+        length = len(each.tokens) - 1  # with eos, without bos
         return length_normalised(each.log_probability, length, length_penalty)
 
     special = config.bos_id, config.eos_id
     results = [max(found, key=score).tokens for found in finished]
     return [[token for token in tokens if token not in special] for tokens in results]
-
-
-def _full(active: Sequence[Sequence[Hypothesis]], beam_size: int) -> list[Hypothesis]:
-    """The beams one after the other, each that is not done with all of its rows.
-
-    A place that is closed repeats the best hypothesis, with no probability left.
-    """
-    beams = []
-    for beam in active:
-        closed = [each._replace(log_probability=-math.inf) for each in beam[:1]]
-        beams += [*beam, *closed * (beam_size - len(beam))]
-    return beams

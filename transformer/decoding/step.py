@@ -6,16 +6,17 @@ Made from book/13-decoding.md: edit the chapter, not this file.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer.decoder import Decoder, DecoderLayer
+from transformer.decoder import DecoderLayer
+from transformer.decoding.support import require_cacheable, unwrap
 from transformer.masks import padding_mask
 from transformer.model import Transformer
-from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.multi_head import KeysValues
 
 __all__ = [
     "DecoderState",
@@ -26,11 +27,10 @@ __all__ = [
     "CachedState",
     "CachedDecoder",
     "evaluating",
-    "unwrap",
-    "require_cacheable",
 ]
 
 
+@runtime_checkable
 class DecoderState(Protocol):
     """A batch of unfinished sequences, as a search sees it.
 
@@ -39,11 +39,14 @@ class DecoderState(Protocol):
     from what row `rows[i]` was; it may drop rows, and repeat them.
     """
 
-    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]: ...
+    def step(
+        self, tokens: Int[Tensor, " rows"]
+    ) -> Float[Tensor, "rows vocabulary"]: ...
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None: ...
 
 
+@runtime_checkable
 class IncrementalDecoder(Protocol):
     """A model that decodes step by step.
 
@@ -177,46 +180,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def unwrap(model: nn.Module) -> Transformer:
-    """The Transformer inside a compiled, distributed or averaged one.
-
-    Raises:
-        ValueError: for a module that is none and holds none.
-    """
-    inner: object = model
-    while not isinstance(inner, Transformer):
-        inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
-        if inner is None:
-            raise ValueError(f"decoding needs a Transformer, got {type(model)}")
-    return inner
-
-
-def require_cacheable(model: Transformer) -> None:
-    """Refuse a decoder with a forward pass of its own, which a cache cannot follow.
-
-    Linear maps, norms and feed-forward layers are called as they are: those may be
-    replaced, and have hooks.
-
-    Raises:
-        ValueError: naming the module whose forward pass or hooks would be passed over.
-    """
-    for name, module in model.named_modules():
-        for known in (Transformer, Decoder, DecoderLayer, MultiHeadAttention):
-            if not isinstance(module, known) or name.startswith("encoder."):
-                continue
-            changed = [
-                method
-                for method in ("forward", "decode")
-                if method in vars(module)
-                or getattr(type(module), method, None) is not getattr(known, method, None)
-            ]
-            if module._forward_hooks or module._forward_pre_hooks:
-                changed.append("hooks")
-            if changed:
-                where = f"{name or 'the model'} ({type(module).__name__})"
-                raise ValueError(
-                    f"{where} has {changed[0]} of its own, which cached decoding "
-                    "would pass over"
-                )

@@ -1,0 +1,302 @@
+"""Packed decoding finds what plain decoding finds, or leaves it to plain decoding."""
+
+import copy
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+from tests.test_search import DTYPES, fixed_logits, random_case, random_model
+from transformer.decoding.fast import FastDecoder, FastState
+from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.step import CachedState
+from transformer.decoding.support import packable_weights
+
+BATCH = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
+
+
+def agree(model, batch=BATCH, length=8, beam_size=3, penalty=0.6, decoder=None) -> None:
+    """Plain and fast: greedy, beam and, with the same generator, sampling."""
+    fast = decoder or FastDecoder(model)
+    greedy = greedy_search(model, batch, length)
+    assert greedy_search(fast, batch, length) == greedy
+    how = batch, length, beam_size, penalty
+    assert beam_search(fast, *how) == beam_search(model, *how)
+    drawn = [
+        sample(each, batch, length, 1.3, 0.9, torch.Generator().manual_seed(length))
+        for each in (model, fast)
+    ]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.plain  # checked shapes would make it slow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_random_models_are_decoded_the_same_in_every_precision(dtype):
+    rng = random.Random(1)
+    for seed in range(40):
+        model = random_model(seed, rng.choice([1, 4]), norm_first=seed % 2 == 0)
+        model.to(dtype)
+        assert bool(packable_weights(model)) is (
+            dtype in (torch.float32, torch.float64)
+        )
+        beam_size, penalty = rng.randint(1, 12), rng.choice([0.0, 0.6, 1.5])
+        agree(model, *random_case(rng), beam_size, penalty)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("beam_size", [1, 2, 20])  # at last more than there are tokens
+def test_a_few_sources_in_checked_shapes(norm_first, beam_size):
+    model = random_model(13, sharp=12, norm_first=norm_first).double()
+    agree(model, beam_size=beam_size)
+    agree(model, torch.tensor([[3, 4, 0], [5, 0, 0]]), beam_size=beam_size)
+
+
+@settings(max_examples=15)
+@given(st.randoms(use_true_random=False), st.integers(1, 4))
+def test_every_logit_is_that_of_the_whole_model(rng, beam_size):
+    """Through reordered hypotheses and dropped sources."""
+    model = random_model(rng.randrange(99)).double().eval()
+    batch, _ = random_case(rng)
+    source = torch.tensor([ids + [0] * (7 - len(ids)) for ids in batch])
+    with torch.inference_mode():
+        state = FastDecoder(model).prefill(source, 6, beam_size)
+        assert isinstance(state, FastState)
+        rows = torch.arange(len(source)).repeat_interleave(beam_size)
+        tokens = torch.ones(len(rows), 1, dtype=torch.int64)
+        for _ in range(5):
+            logits = state.step(tokens[:, -1])
+            torch.testing.assert_close(logits, model(source[rows], tokens)[:, -1])
+            kept = sorted(rng.sample(range(len(source)), rng.randint(1, len(source))))
+            if rng.random() < 0.7:
+                kept = list(range(len(source)))
+            source = source[kept]
+            parents = torch.tensor(
+                [
+                    place * beam_size + rng.randrange(beam_size)
+                    for place in kept
+                    for _ in range(beam_size)
+                ]
+            )
+            state.reorder(parents)
+            rows = torch.arange(len(source)).repeat_interleave(beam_size)
+            new = torch.randint(2, 9, (len(rows), 1))
+            tokens = torch.cat((tokens[parents], new), dim=1)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_a_fast_search_refuses_what_the_plain_one_refuses(search):
+    fast = FastDecoder(random_model())
+    for sources, length, message in (
+        ([[3]], 13, "max_length must be at most 12"),
+        ([[3], []], 4, "every source needs at least one id"),
+        ([[11]], 4, r"must lie in 0..10, got 11"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            search(fast, sources, length)
+    with pytest.raises(ValueError, match=r"needs a Transformer .* got a Linear"):
+        FastDecoder(nn.Linear(2, 2))
+
+
+def test_the_model_is_left_as_it_was():
+    model = random_model(dropout=0.5).train()
+    before = copy.deepcopy(model.state_dict())
+    agree(model)
+    assert model.training
+    assert all(weight.requires_grad for weight in model.parameters())
+    for name, weight in model.state_dict().items():
+        assert weight.equal(before[name])
+
+
+@pytest.mark.parametrize("search", [greedy_search, beam_search])
+def test_a_fast_search_makes_nothing_on_another_device(search):
+    fast = FastDecoder(random_model(1))
+    expected = search(fast, BATCH, 8)
+    fast = FastDecoder(random_model(1))
+    with torch.device("meta"):
+        assert search(fast, BATCH, 8) == expected
+
+
+def test_logits_are_written_where_they_were():
+    decoder = FastDecoder(random_model(1).eval())
+    for beam_size in (1, 2):
+        with torch.inference_mode():
+            state = decoder.prefill(torch.tensor([[3, 4], [5, 6]]), 4, beam_size)
+            assert state.source_mask is None  # nothing is padded
+            assert (state.ancestry is None) is (beam_size == 1)
+            tokens = torch.full((2 * beam_size,), 1)
+            places = {state.step(tokens).data_ptr() for _ in range(3)}
+        assert places == {state.logits.data_ptr()}
+
+
+# Weights that change
+
+
+def train_a_step(model, make_optimizer) -> None:
+    optimizer = make_optimizer(model.parameters())
+    model.train()
+    logits = model(torch.tensor([[3, 4, 5]]), torch.tensor([[1, 3, 4]]))
+    logits.square().mean().neg().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: train_a_step(model, lambda ps: torch.optim.SGD(ps, lr=3.0)),
+        lambda model: train_a_step(
+            model, lambda ps: torch.optim.Adam(ps, lr=0.3, fused=True)
+        ),
+        lambda model: train_a_step(
+            model, lambda ps: torch.optim.Adam(ps, lr=0.3, foreach=True)
+        ),
+        lambda model: model.load_state_dict(random_model(8, 4).state_dict()),
+        lambda model: model.load_state_dict(
+            random_model(8, 4).state_dict(), assign=True
+        ),
+        lambda model: setattr(
+            model.output, "weight", nn.Parameter(-model.output.weight.detach())
+        ),
+        lambda model: setattr(model, "decoder", random_model(8).decoder),
+        lambda model: setattr(
+            model.output.weight, "data", -model.output.weight.detach()
+        ),
+        lambda model: model.output.weight.data.neg_(),
+        lambda model: model.double(),
+        lambda model: model.bfloat16(),
+        lambda model: setattr(
+            model, "target_embedding", random_model(8).target_embedding
+        ),
+    ],
+)
+def test_a_changed_model_is_packed_again(change):
+    model = random_model(29, sharp=8)
+    fast = FastDecoder(model)
+    agree(model, decoder=fast)
+    before = greedy_search(fast, BATCH, 8)
+    change(model)
+    agree(model, decoder=fast)
+    if model.output.weight.dtype == torch.float32:
+        assert greedy_search(fast, BATCH, 8) != before
+
+
+def test_an_unchanged_model_is_not_packed_again():
+    fast = FastDecoder(random_model())
+    greedy_search(fast, BATCH, 8)
+    layers = fast.layers
+    beam_search(fast, BATCH, 8)
+    assert fast.layers is layers
+
+
+def test_a_model_made_in_inference_mode_is_packed_each_time():
+    with torch.inference_mode():
+        model = random_model(29, sharp=8)
+    fast = FastDecoder(model)
+    agree(model, decoder=fast)
+    with torch.inference_mode():
+        model.output.weight.neg_()
+    agree(model, decoder=fast)
+
+
+# What cannot be packed
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class Gelu(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner.contract(nn.functional.gelu(self.inner.expand(x)))
+
+
+def with_lora(model) -> None:
+    model.decoder.layers[0].self_attention.query_proj.__class__ = Doubled
+
+
+def with_a_hook(model) -> None:
+    projection = model.decoder.layers[1].cross_attention.value_proj
+    projection.register_forward_hook(lambda _, __, out: out * 2)
+
+
+def with_gelu(model) -> None:
+    for layer in model.decoder.layers:
+        layer.feed_forward = Gelu(layer.feed_forward)
+
+
+def pruned(model) -> None:
+    prune.random_unstructured(
+        model.decoder.layers[0].feed_forward.expand, "weight", 0.5
+    )
+
+
+def parametrized(model) -> None:
+    parametrizations.weight_norm(model.decoder.layers[0].feed_forward.contract)
+
+
+def with_an_output_of_its_own(model) -> None:
+    fixed_logits(model, [0, 0, 0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1])
+
+
+def without_a_bias(model) -> None:
+    model.decoder.layers[0].self_attention.key_proj.bias = None
+
+
+def with_an_output_bias(model) -> None:
+    model.output.bias = nn.Parameter(torch.randn(9) * 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_lora,
+        with_a_hook,
+        with_gelu,
+        pruned,
+        parametrized,
+        with_an_output_of_its_own,
+        without_a_bias,
+        with_an_output_bias,
+    ],
+)
+def test_what_cannot_be_packed_is_decoded_plainly(change):
+    """Even when it comes after the decoder was made and used."""
+    model = random_model(29, sharp=8)
+    fast = FastDecoder(model)
+    agree(model, decoder=fast)
+    change(model)
+    with torch.inference_mode():
+        model.eval()
+        state = fast.prefill(torch.tensor([[3]]), 4)
+    assert isinstance(state, CachedState)
+    agree(model, decoder=fast)
+
+
+def test_under_autocast_decoding_is_plain():
+    model = random_model(29, sharp=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not packable_weights(model)
+        agree(model)
+
+
+def test_a_quantised_model_is_decoded_plainly():
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("no engine for quantised maps here")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.ao.quantization.quantize_dynamic(
+            random_model(29, sharp=8).eval(), {nn.Linear}, dtype=torch.qint8
+        )
+    agree(model)

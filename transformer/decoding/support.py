@@ -1,0 +1,112 @@
+"""Which models incremental decoding can follow, and which with packed weights.
+
+Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
+"""
+
+import torch
+from torch import nn
+
+from transformer.decoder import Decoder, DecoderLayer
+from transformer.embedding import TokenEmbedding
+from transformer.encoder import FeedForward, Residual
+from transformer.model import Transformer
+from transformer.multi_head import MultiHeadAttention
+from transformer.positional import PositionalEncoding
+
+__all__ = [
+    "unwrap",
+    "require_cacheable",
+    "packable_weights",
+]
+
+
+def unwrap(model: nn.Module) -> Transformer:
+    """The Transformer inside a compiled, distributed or averaged model.
+
+    Raises:
+        ValueError: for what neither is one nor holds one.
+    """
+    inner: object = model
+    while not isinstance(inner, Transformer):
+        inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
+        if inner is None:
+            kind = type(model).__name__
+            raise ValueError(f"decoding needs a Transformer or a decoder, got a {kind}")
+    return inner
+
+
+_PASSED_OVER = (Transformer, Decoder, DecoderLayer, MultiHeadAttention)
+
+
+def require_cacheable(model: Transformer) -> None:
+    """Refuse a decoder with a forward pass of its own, which no cache can follow.
+
+    Embeddings, linear maps, norms and feed-forward layers are called as they are:
+    those may be replaced, and have hooks.
+
+    Raises:
+        ValueError: naming the module whose forward pass or hooks would be passed over.
+    """
+    for name, module in model.named_modules():
+        for known in _PASSED_OVER:
+            if not isinstance(module, known) or name.startswith("encoder."):
+                continue
+            changed = [
+                method
+                for method in ("forward", "decode")
+                if method in vars(module)
+                or getattr(type(module), method, None) != getattr(known, method, None)
+            ]
+            if module._forward_hooks or module._forward_pre_hooks:
+                changed.append("hooks")
+            if changed:
+                raise ValueError(
+                    f"{name or 'the model'}, a {type(module).__name__}, has "
+                    f"{changed[0]} of its own, which cached decoding would pass over"
+                )
+
+
+_PACKED = {
+    Decoder,
+    DecoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    PositionalEncoding,
+    Residual,
+    TokenEmbedding,
+    nn.Embedding,
+    nn.Identity,
+    nn.LayerNorm,
+    nn.Linear,
+    nn.ModuleList,
+}
+
+
+def packable_weights(model: Transformer) -> list[nn.Parameter]:
+    """The target side's weights, if packed ones compute what its modules would.
+
+    Empty otherwise: in half precision or under autocast, where rounding depends on the
+    order of operations; with hooks, other modules than the book's (LoRA,
+    quantisation), or weights that are missing or no plain tensors.
+    """
+    weights: list[nn.Parameter] = []
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        return []
+    for part in (model.target_embedding, model.position, model.decoder, model.output):
+        for module in part.modules():
+            known = type(module) in _PACKED or isinstance(module, nn.Dropout)
+            hooked = module._forward_hooks or module._forward_pre_hooks
+            if not known or hooked or "forward" in vars(module):
+                return []
+            for name, weight in module._parameters.items():
+                if module is model.output and name == "bias":
+                    plain = weight is None
+                else:
+                    plain = type(weight) is nn.Parameter
+                if not plain:
+                    return []
+                if weight is not None:
+                    weights.append(weight)
+    dtypes = {weight.dtype for weight in weights}
+    exact = dtypes in ({torch.float32}, {torch.float64})
+    return weights if exact else []
