@@ -1,9 +1,9 @@
-"""Recall and translation at equal budget: the stored run that chapter 01 draws.
+"""Recall and translation: the stored run of the workshop page on recurrence.
 
     python benchmarks/why_attention.py              # seeds 0, 1 and 2
     python benchmarks/why_attention.py --seeds 0
 
-It runs the chapter's own cells, those tagged `recall` and `translator`, with more
+It runs the page's own cells, those tagged `recall` and `translator`, with more
 distances, seeds and steps than a page has time for: about half an hour on one core.
 Every finished run is kept at once in benchmarks/results/why_attention.json, and a run
 that is there already is not made again: stop it and start it as you like.
@@ -26,28 +26,38 @@ import jupytext
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-CHAPTER = ROOT / "book" / "01-why-attention.md"
+PAGE = ROOT / "book" / "workshop" / "recurrence.md"
 RESULTS = ROOT / "benchmarks" / "results" / "why_attention.json"
 
 DISTANCES = [2, 4, 8, 12, 16, 24, 32]
-FAR = ["RNN", "GRU", "LSTM", "LSTM, held open", "convolutions", "attention"]
-LAST = FAR
+KINDS = [
+    "RNN",
+    "RNN, orthogonal",
+    "GRU",
+    "LSTM",
+    "LSTM, open gate",
+    "convolutions",
+    "attention",
+]
 LETTERS_READ = 16
 FAR_STEPS, LAST_STEPS = 1000, 2000
-TRANSLATORS = {  # size, looks back, steps
+TRANSLATORS = {  # size, with attention, steps
     "with attention": (20, True, 500),
+    "with attention, six times": (20, True, 3000),
     "without": (22, False, 500),
+    "without, wide": (44, False, 500),
     "without, six times": (22, False, 3000),
+    "without, twice as wide": (44, False, 3000),
 }
 
 
-def chapter_cells(tag: str) -> dict[str, Any]:
-    """What the chapter's cells with this tag define."""
+def page_cells(tag: str) -> dict[str, Any]:
+    """What the page's cells with this tag define."""
     names: dict[str, Any] = {"random": random, "torch": torch}
     names |= {"nn": torch.nn, "F": torch.nn.functional}
-    for cell in jupytext.read(CHAPTER, fmt="md:myst").cells:
+    for cell in jupytext.read(PAGE, fmt="md:myst").cells:
         if tag in cell.metadata.get("tags", []):
-            exec(compile(cell.source, str(CHAPTER), "exec"), names)
+            exec(compile(cell.source, str(PAGE), "exec"), names)
     return names
 
 
@@ -70,34 +80,34 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
 
-    recall = chapter_cells("recall")
-    with contextlib.redirect_stdout(io.StringIO()):  # the chapter's examples
-        translation = chapter_cells("translator")
+    recall = page_cells("recall")
+    with contextlib.redirect_stdout(io.StringIO()):  # the page's examples
+        translation = page_cells("translator")
 
     jobs: dict[str, Any] = {}
 
     def far(kind: str, distance: int, seed: int) -> Any:
-        return recall["learn"](kind, distance, True, seed, FAR_STEPS)
+        return recall["train_recall"](kind, distance, True, seed, FAR_STEPS)
 
     def last(kind: str, seed: int) -> Any:
-        return recall["learn"](kind, LETTERS_READ, False, seed, LAST_STEPS)
+        return recall["train_recall"](kind, LETTERS_READ, False, seed, LAST_STEPS)
 
     def translate(name: str, seed: int) -> Any:
-        size, looks_back, steps = TRANSLATORS[name]
-        network = translation["train_translator"](size, looks_back, seed, steps)
-        exams = [translation["exam"](network, clauses) for clauses in range(1, 6)]
-        words, chains, looks = zip(*exams, strict=True)
+        size, with_attention, steps = TRANSLATORS[name]
+        network = translation["train_translator"](size, with_attention, seed, steps)
+        scores = [translation["evaluate"](network, clauses) for clauses in range(1, 6)]
+        words, chains, aligned = zip(*scores, strict=True)
         parameters = sum(p.numel() for p in network.parameters())
         made = {"words": words, "chains": chains, "parameters": parameters}
-        return {**made, "looks": looks} if looks_back else made
+        return {**made, "aligned": aligned} if with_attention else made
 
     for seed in seeds:
         for name in TRANSLATORS:
             jobs[f"translator/{name}/{seed}"] = (translate, name, seed)
-        for kind in LAST:
+        for kind in KINDS:
             jobs[f"last/{kind}/{seed}"] = (last, kind, seed)
         for distance in DISTANCES:
-            for kind in FAR:
+            for kind in KINDS:
                 jobs[f"far/{kind}/{distance}/{seed}"] = (far, kind, distance, seed)
 
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}

@@ -43,19 +43,20 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
     for x in inputs:
         no_u = torch.tanh(x @ w + no_u)
     mistakes = {
-        "Those are zeros: the words have no part in it.": torch.zeros(3),
+        "Those are zeros: the words play no part.": torch.zeros(3),
         "U is missing: the old state goes through it.": no_u,
         "You read the words backwards.": _read(inputs.flip(0), w, u),
-        "The old state has no part in it: is it still zeros when the last word "
-        "comes?": _read(inputs[-1:], w, u),
+        "The old state plays no part: is it still zeros at the last word?": _read(
+            inputs[-1:], w, u
+        ),
         "The tanh is missing.": no_tanh,
         "The old state belongs inside the tanh.": outside,
         "The state starts at zeros, not ones.": _read(inputs, w, u, start=1.0),
-        "Those are all the states: give back the last.": states,
-        "That is the first state: give back the last.": states[0],
+        "Those are all the states: return the last.": states,
+        "That is the first state: return the last.": states[0],
         "You stopped one word early.": states[-2],
         "U is transposed.": _read(inputs, w, u.T),
-        "You mixed up W's words: take the sum inside the tanh, once a word.": (
+        "You added all words first: each word needs a step of its own.": (
             torch.tanh((inputs @ w).sum(0))
         ),
     }
@@ -87,10 +88,10 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             ),
             "That is the one entry with the highest score, a hard choice. Mix them "
             "all.": memory[scores.argmax()],
-            "That is the plain mean: the scores had no say.": memory.mean(0),
-            "You took the mean of the weighted vectors: their sum, for the weights "
-            "share out the whole already.": expected / length,
-            "You weighted the vectors and did not add them up.": (
+            "That is the plain mean: the scores play no part.": memory.mean(0),
+            "You took the mean of the weighted vectors: take their sum, since the "
+            "weights sum to one already.": expected / length,
+            "You weighted the vectors but did not add them up.": (
                 weights[:, None] * memory
             ),
             "The softmax of minus the scores: a high score should count for more.": (
@@ -100,12 +101,12 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         result = answer(scores, memory)
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes))
-    return right("One vector from many, each by its weight.")
+    return right("One vector from many, each counted by its weight.")
 
 
 @exercise
 def check_layers(answer: float) -> Verdict:
-    """Width-5 convolutions until the last of 33 words hears from the first."""
+    """Width-5 convolutions until the last of 33 words depends on the first."""
     layers = number(answer)
     if layers == 16:
         return right("32 words apart, two words a layer. Attention needs one layer.")
@@ -115,7 +116,7 @@ def check_layers(answer: float) -> Verdict:
         32: "One word a layer: that is width 3. Width 5 reaches two words back.",
         33: "That is one layer a word. Width 5 reaches two words back.",
         17: "One too many: from word 33 to word 1 there are 32 steps.",
-        15: "One too few: after 15 layers the last word hears from word 3.",
+        15: "One too few: after 15 layers the last word depends on words 3 to 33.",
         1: "One layer would do for attention. A convolution reaches its width only.",
         16.5: "From word 33 to word 1 there are 32 steps, not 33.",
         6: "Do not divide by the width: an output sees two words on either side.",
@@ -128,80 +129,32 @@ def check_layers(answer: float) -> Verdict:
 
 
 @exercise
-def check_additive(answer: Callable[..., Tensor]) -> Verdict:
-    """Additive attention's scores: v · tanh(W s + U h), one for each memory vector."""
-    g = torch.Generator().manual_seed(0)
-    w, u = torch.randn(3, 5, generator=g), torch.randn(4, 5, generator=g)
-    v = torch.randn(5, generator=g)
-    for length in (6, 2):
-        state = torch.randn(3, generator=g)
-        memory = torch.randn(length, 4, generator=g)
-        asked, offered = state @ w, memory @ u
-        expected = torch.tanh(asked + offered) @ v
-        mistakes = {
-            "The tanh is missing: without it the state adds the same to every score, "
-            "and has no say.": (asked + offered) @ v,
-            "The state takes no part: add it to every row inside the tanh.": (
-                torch.tanh(offered) @ v
-            ),
-            "One tanh around the sum of both, not a tanh for each.": (
-                torch.tanh(asked) + torch.tanh(offered)
-            )
-            @ v,
-            "That is before v: five numbers for each memory vector, not one score.": (
-                torch.tanh(asked + offered)
-            ),
-            "You multiplied by v and did not add up: one score for each memory "
-            "vector.": torch.tanh(asked + offered) * v,
-            "You added the five numbers up: weigh them by v.": (
-                torch.tanh(asked + offered).sum(-1)
-            ),
-            "Those are the weights: scores come before the softmax.": (
-                expected.softmax(0)
-            ),
-            "That is a product of state and memory. Additive attention adds them.": (
-                (asked * offered) @ v
-            ),
-            "The tanh comes before v, not after.": torch.tanh((asked + offered) @ v),
-        }
-        result = answer(state, memory, w, u, v)
-        if not near(result, expected):
-            return wrong(explain(result, expected, mistakes))
-    return right("A score for each memory vector, for memories of any length.")
-
-
-@exercise
-def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict:
-    """d(last state) / d(first state) of a reader of one number."""
-    for u, states in ((0.5, (0.8, -0.4, 0.6, 0.2)), (2.0, (0.3, 0.1, -0.2))):
-        h = torch.tensor(states)
-        slopes = 1 - h**2
-        expected = (u * slopes[1:]).prod()
-        mistakes = {
-            "One factor too many: the nudge starts at the first state.": (
-                (u * slopes).prod()
-            ),
-            "The first word's own slope has no part, the last word's has.": (
-                (u * slopes[:-1]).prod()
-            ),
-            "Each step multiplies by u as well.": slopes[1:].prod(),
-            "Each step multiplies by the slope of tanh as well, 1 - h².": (
-                torch.tensor(u ** (len(h) - 1))
-            ),
-            "The factors multiply; you added them.": (u * slopes[1:]).sum(),
-            "The slope of tanh is 1 - h², with a square.": (u * (1 - h[1:])).prod(),
-            "u is there once a step, not once in all.": u * slopes[1:].prod(),
-            "That multiplies the states. Multiply slopes, 1 - h².": (u * h[1:]).prod(),
-            "That is the last step alone: each step between has its factor.": (
-                u * slopes[-1]
-            ),
-            "The slope of tanh at h is 1 - h²: the states have been through tanh "
-            "already.": (u * (1 - h[1:].tanh() ** 2)).prod(),
-            "Those are the factors: multiply them.": u * slopes[1:],
-        }
-        result = torch.as_tensor(answer(h, u), dtype=torch.float32)
-        if not near(result, expected):
-            return wrong(explain(result, expected, mistakes))
-    return right(
-        "A factor for each step; below one they vanish, above one they explode."
+def check_cost(answer: float) -> Verdict:
+    """Words at which attention and an LSTM, d = 512, multiply equally often."""
+    length = number(answer)
+    if length == 1024:
+        return right(
+            "n = 2d. Below that attention needs fewer multiplications than an LSTM, "
+            "above it more."
+        )
+    mistakes: dict[float, str] = {
+        2: "That is n in units of d: how many words are they with d = 512?",
+        512: "n = d is where the paper's n²d and nd² meet. Count 2n²d + 4nd² against "
+        "the LSTM's 8nd².",
+        2048: "Two parts of attention make the n²d: scores and weighted sums. And its "
+        "four matrices, 4nd², count too.",
+        4096: "Both parts are missing: there are two products of n²d, and four "
+        "matrices, 4nd².",
+        1280: "One matrix is missing: besides queries, keys and values there is the "
+        "one at the output.",
+        1536: "Attention has four matrices, 4nd²: of the LSTM's 8nd², 4nd² are left "
+        "for 2n²d.",
+        2560: "Two parts of attention make the n²d, scores and weighted sums; and it "
+        "has four matrices, not three.",
+        256: "Did you divide by two where it should be multiplied? 2n = 4d.",
+        0: "At no words both need nothing. Divide by n and look again.",
+    }
+    mistakes[-512] = "A length is positive: compare with the LSTM's 8nd², not 2nd²."
+    return wrong(
+        mistakes.get(length, "Set 2n²d + 4nd² equal to 8nd², and divide by nd.")
     )

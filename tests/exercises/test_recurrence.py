@@ -1,0 +1,88 @@
+"""The exercises on recurrent networks: the answer is right, mistakes are named."""
+
+import math
+
+import pytest
+import torch
+
+from bookkit.checks.recurrence import check_additive, check_gate, check_gradient
+
+RIGHT = [
+    (check_additive, lambda s, m, w, u, v: torch.tanh(s @ w + m @ u) @ v),
+    (check_additive, lambda s, m, w, u, v: ((m @ u + s @ w).tanh() * v).sum(-1)),
+    (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).prod()),
+    (check_gradient, lambda h, u: math.prod(u * (1 - x * x) for x in h[1:].tolist())),
+    (check_gate, 4.97),
+    (check_gate, torch.tensor(0.5 ** (1 / 100)).double().logit()),
+    (check_gate, -math.log(2 ** (1 / 100) - 1)),
+]
+
+WRONG = [
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u) @ v, "tanh is missing"),
+    (check_additive, lambda s, m, w, u, v: (m @ u).tanh() @ v, "plays no part"),
+    (
+        check_additive,
+        lambda s, m, w, u, v: ((s @ w).tanh() + (m @ u).tanh()) @ v,
+        "One tanh around the sum",
+    ),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh(), "before v"),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh().sum(-1), "by v"),
+    (
+        check_additive,
+        lambda s, m, w, u, v: ((s @ w + m @ u).tanh() @ v).softmax(0),
+        "before the softmax",
+    ),
+    (check_additive, lambda s, m, w, u, v: (s @ w * (m @ u)) @ v, "adds them"),
+    (check_additive, lambda s, m, w, u, v: ((s @ w + m @ u) @ v).tanh(), "not after"),
+    (check_additive, lambda s, m, w, u, v: s @ m, "raised RuntimeError"),
+    (check_additive, lambda s, m, w, u, v: torch.tanh(w @ s + m @ u) @ v, "sizes"),
+    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh() * v, "did not add"),
+    (check_gradient, lambda h, u: (u * (1 - h**2)).prod(), "One factor too many"),
+    (check_gradient, lambda h, u: (u * (1 - h[:-1] ** 2)).prod(), "last one does"),
+    (check_gradient, lambda h, u: (1 - h[1:] ** 2).prod(), "by u as well"),
+    (check_gradient, lambda h, u: u ** (len(h) - 1), "slope of tanh as well"),
+    (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).sum(), "you added"),
+    (check_gradient, lambda h, u: (u * (1 - h[1:])).prod(), "with a square"),
+    (check_gradient, lambda h, u: u * (1 - h[1:] ** 2).prod(), "once in all"),
+    (check_gradient, lambda h, u: (u * h[1:]).prod(), "multiplies the states"),
+    (check_gradient, lambda h, u: u * (1 - h[1:] ** 2), "multiply them"),
+    (check_gradient, lambda h, u: u * (1 - h[-1] ** 2), "last step alone"),
+    (
+        check_gradient,
+        lambda h, u: (u * (1 - h[1:].tanh() ** 2)).prod(),
+        "through tanh already",
+    ),
+    (check_gate, 0, "half is lost at every step"),
+    (check_gate, 0.5 ** (1 / 100), "the gate itself"),
+    (check_gate, -4.97, "negative bias"),
+    (check_gate, math.log(0.5) / 100, "turn the sigmoid round"),
+    (check_gate, 5.293, "multiplies"),
+    (check_gate, 4.595, "0.37"),
+    (check_gate, 2, "of the cell is left"),
+    (check_gate, -1e4, "0 of the cell is left"),
+    (check_gate, "4.97", "without quotes"),
+]
+
+UNANSWERED = [
+    (check, answer)
+    for check in (check_additive, check_gradient)
+    for answer in (..., None, lambda *_: ...)
+] + [(check_gate, ...), (check_gate, None)]
+
+
+@pytest.mark.parametrize(("check", "answer"), RIGHT)
+def test_right(check, answer):
+    verdict = check(answer)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
+def test_wrong_is_named(check, answer, words):
+    verdict = check(answer)
+    assert verdict.kind == "wrong"
+    assert words in verdict.message
+
+
+@pytest.mark.parametrize(("check", "answer"), UNANSWERED)
+def test_unanswered(check, answer):
+    assert check(answer).kind == "unanswered"
