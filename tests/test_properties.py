@@ -26,21 +26,18 @@ from transformer import (
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
-    Recipe,
     Transformer,
     TransformerConfig,
     attention_weights,
-    beam_search,
     causal_mask,
-    greedy_search,
-    label_smoothed_loss,
     padding_mask,
-    sample,
     scaled_dot_product_attention,
-    train,
 )
-from transformer.data import pad
-from transformer.decoding import Cache, next_logits
+from transformer.decoding.search import as_batch, beam_search, greedy_search, sample
+from transformer.decoding.step import CachedDecoder
+from transformer.training.config import TrainingConfig
+from transformer.training.loop import train
+from transformer.training.loss import label_smoothed_loss
 
 orders = st.permutations(range(7))
 in_both_modes = pytest.mark.parametrize(
@@ -49,8 +46,8 @@ in_both_modes = pytest.mark.parametrize(
 each_depth = pytest.mark.parametrize("depth", [1, 2, 3, 4])
 
 
-def close(found: Tensor, wanted: Tensor) -> None:
-    assert_close(found, wanted, rtol=0, atol=1e-10)
+def close(found: Tensor, expected: Tensor) -> None:
+    assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 def with_noise(seed: int, model: nn.Module, *inputs: Tensor) -> Tensor:
@@ -60,7 +57,7 @@ def with_noise(seed: int, model: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def others(ids: Tensor) -> Tensor:
-    """Random words, each another than the one in its place."""
+    """Random tokens, each another than the one in its place."""
     step = torch.randint(1, vocab_size - 3, ids.shape)
     return 3 + (ids - 3 + step) % (vocab_size - 3)
 
@@ -84,7 +81,7 @@ def test_the_past_does_not_change_with_the_future(depth, training, data) -> None
         before = with_noise(seed, model, source, target)
         after = with_noise(seed, model, source, changed)
     assert after[:, :at].equal(before[:, :at])
-    if not training:  # where dropout may silence the word that is another
+    if not training:  # where dropout may drop the token that is another
         assert not after[:, at:].equal(before[:, at:])
 
 
@@ -109,7 +106,7 @@ def test_the_past_has_no_gradient_from_the_future(depth, training, data) -> None
         (torch.randn_like(logits) * logits)[:, :at].sum().backward()
         of_source, of_target = placed[-2:]
         assert (of_target.grad[:, at:] == 0).all()
-        if not training:  # where dropout may silence all there is
+        if not training:  # where dropout may drop all there is
             assert (of_target.grad[:, at - 1] != 0).any()
             assert (of_source.grad != 0).any()
 
@@ -124,20 +121,20 @@ def test_what_is_under_padding_never_matters(
 ) -> None:
     model.train(training)
     target = data.draw(token_ids(padded=True, batch=len(source)))
-    source_mask, said = padding_mask(source, 0), target != 0
+    source_mask, real = padding_mask(source, 0), target != 0
 
-    def listen(noise: float) -> Tensor:
+    def outputs(noise: float) -> Tensor:
         with torch.no_grad():
             torch.manual_seed(seed)
             memory = model.encode(source)
             memory = memory + noise * (source == 0)[..., None]
-            return model.decode(target, memory, source_mask)[said]
+            return model.decode(target, memory, source_mask)[real]
 
-    before = listen(0.0)
+    before = outputs(0.0)
     with torch.no_grad():  # the vectors that padding is given, on both sides
         model.source_embedding.table.weight[0] += 10 * torch.randn(())
         model.target_embedding.table.weight[0] -= 10 * torch.randn(())
-    assert listen(100.0).equal(before)
+    assert outputs(100.0).equal(before)
 
 
 @given(models(), token_ids(padded=True), st.data(), st.integers(1, 5))
@@ -167,10 +164,10 @@ def test_company_in_the_batch_does_not_matter(model, source, data) -> None:
     target = data.draw(token_ids(padded=True, batch=len(source)))
     with torch.no_grad():
         together = model(source, target)
-        for row, (heard, said) in enumerate(zip(source, target, strict=True)):
-            heard, said = heard[heard != 0], said[said != 0]
-            alone = model(heard[None], said[None])
-            close(together[row : row + 1, : len(said)], alone)
+        for row, (ids, labels) in enumerate(zip(source, target, strict=True)):
+            ids, labels = ids[ids != 0], labels[labels != 0]
+            alone = model(ids[None], labels[None])
+            close(together[row : row + 1, : len(labels)], alone)
 
 
 # Attention
@@ -179,7 +176,7 @@ def test_company_in_the_batch_does_not_matter(model, source, data) -> None:
 @given(st.one_of(one_head, several_heads()), orders)
 def test_permuting_keys_and_values_together_changes_nothing(case, order) -> None:
     attend, _, query, key, value, mask = case
-    order = [place for place in order if place < key.size(-2)]
+    order = [index for index in order if index < key.size(-2)]
     close(
         attend(query, key[..., order, :], value[..., order, :], mask[..., order]),
         attend(query, key, value, mask),
@@ -189,7 +186,7 @@ def test_permuting_keys_and_values_together_changes_nothing(case, order) -> None
 @given(st.one_of(one_head, several_heads()), orders)
 def test_permuting_queries_permutes_outputs(case, order) -> None:
     attend, _, query, key, value, mask = case
-    order = [place for place in order if place < query.size(-2)]
+    order = [index for index in order if index < query.size(-2)]
     close(
         attend(query[..., order, :], key, value, mask[..., order, :]),
         attend(query, key, value, mask)[..., order, :],
@@ -259,19 +256,18 @@ def test_heads_permuted_with_their_slices_change_nothing(case, order) -> None:
 @given(models(), ragged, st.integers(1, 9), seeds)
 def test_cached_decoding_equals_uncached(model, batch, length, seed) -> None:
     torch.manual_seed(seed)
-    source = pad(batch)
+    source = as_batch(model, batch, length)
     target = torch.randint(3, vocab_size, (len(batch), length))
     order = torch.randperm(len(batch))
     with torch.inference_mode():
-        wanted = model(source, target)
-        cache = Cache.read(model, source, room=length)
-        for turn in range(length):
-            logits = next_logits(model, target[:, turn], cache)
-            close(logits, wanted[:, turn])
-            if turn == length // 2:  # rows change places, some leave, one comes twice
+        expected = model(source, target)
+        state = CachedDecoder(model).prefill(source, length)
+        for position in range(length):
+            close(state.step(target[:, position]), expected[:, position])
+            if position == length // 2:  # rows change places, leave, come twice
                 rows = torch.cat((order[:2], order[:1]))[: len(batch)]
-                cache.keep(rows)
-                wanted, target = wanted[rows], target[rows]
+                state.reorder(rows)
+                expected, target = expected[rows], target[rows]
 
 
 @settings(max_examples=15)
@@ -288,10 +284,10 @@ def sample_the_likeliest(model, batch, longest) -> list[list[int]]:
 @pytest.mark.parametrize("search", [greedy_search, beam_search, sample_the_likeliest])
 @settings(max_examples=12)
 @given(models(), ragged, st.integers(1, 8))
-def test_ragged_sources_together_are_answered_as_one_by_one(
+def test_ragged_sources_together_are_decoded_as_one_by_one(
     search, model, batch, longest
 ) -> None:
-    with torch.no_grad():  # or hardly an answer ends, and no row leaves the batch
+    with torch.no_grad():  # or hardly a row ends and leaves the batch
         model.output.weight[model.config.eos_id] *= 4
     alone = [search(model, [source], longest)[0] for source in batch]
     assert search(model, batch, longest) == alone
@@ -311,15 +307,15 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_same_seed_gives_the_same_training_run_bit_for_bit(seed) -> None:
-    lessons = [([a, b], [b, a]) for a, b in itertools.product(range(3, 8), repeat=2)]
-    recipe = Recipe(epochs=2, max_tokens=60)
+    examples = [([a, b], [b, a]) for a, b in itertools.product(range(3, 8), repeat=2)]
+    config = TrainingConfig(epochs=2, batch_tokens=60)
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 24, "dropout": 0.2}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
 
-    def run(start: int, lesson: int) -> tuple[list[float], Tensor]:
+    def run(start: int, order: int) -> tuple[list[float], Tensor]:
         torch.manual_seed(start)
         model = Transformer(TransformerConfig(9, 9, max_length=8, **sizes, **layers))
-        losses = [now.loss for now in train(model, lessons, recipe, lesson)]
+        losses = [step.loss for step in train(model, examples, config, order)]
         weights = [weight.detach().flatten() for weight in model.parameters()]
         return losses, torch.cat(weights)
 
@@ -423,14 +419,14 @@ def test_gradient_of_a_whole_model(tied, seed, norm_first) -> None:
     model.double()
     source = torch.tensor([[3, 4, 5], [5, 0, 0]])
     target = torch.tensor([[1, 4, 3], [1, 5, 0]])
-    wanted = torch.tensor([[4, 3, 2], [5, 2, 0]])
+    labels = torch.tensor([[4, 3, 2], [5, 2, 0]])
     names = [name for name, _ in model.named_parameters()]
     weights = [weight.detach().requires_grad_() for weight in model.parameters()]
 
     def loss(*tensors: Tensor) -> Tensor:
         parameters = dict(zip(names, tensors, strict=True))
         return label_smoothed_loss(
-            functional_call(model, parameters, (source, target)), wanted
+            functional_call(model, parameters, (source, target)), labels
         )
 
     assert torch.autograd.gradcheck(loss, weights)
