@@ -19,35 +19,41 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-STAMP = ROOT / ".venv" / ".quick"
 FOLDERS = ("transformer", "bookkit", "tools", "tests", "book", "benchmarks")
 PAGES = ("tests/test_book.py", "tests/test_tangle.py")  # what chapters must keep
 APART = ("tests/test_site.py",)  # needs the rendered site
 
 
-def git(*arguments: str) -> list[str] | None:
+def git(root: Path, *arguments: str) -> list[str] | None:
     """The lines that git prints; None where it cannot."""
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.splitlines()
 
 
-def changed() -> list[str]:
+def stamp(root: Path) -> Path:
+    """Its time is that of the last quick run that passed."""
+    return root / ".venv" / ".quick"
+
+
+def changed(root: Path) -> list[str]:
     """The files that changed, relative to the root."""
-    base = git("merge-base", "HEAD", "main") or git("merge-base", "HEAD", "origin/main")
-    differing = git("diff", "--name-only", base[0] if base else "HEAD")
-    new = git("ls-files", "--others", "--exclude-standard")
+    base = git(root, "merge-base", "HEAD", "main") or git(
+        root, "merge-base", "HEAD", "origin/main"
+    )
+    differing = git(root, "diff", "--name-only", base[0] if base else "HEAD")
+    new = git(root, "ls-files", "--others", "--exclude-standard")
     if differing is not None and new is not None:
         return sorted({*differing, *new})
-    since = STAMP.stat().st_mtime if STAMP.exists() else 0.0
+    since = stamp(root).stat().st_mtime if stamp(root).exists() else 0.0
     return sorted(
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(root).as_posix()
         for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*")
+        for path in (root / folder).rglob("*")
         if path.is_file() and path.stat().st_mtime > since
     )
 
@@ -63,9 +69,9 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def origins() -> dict[str, str]:
+def origins(root: Path) -> dict[str, str]:
     """Where each name of `transformer` itself comes from: its module."""
-    tree = ast.parse((ROOT / "transformer" / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((root / "transformer" / "__init__.py").read_text(encoding="utf-8"))
     return {
         f"transformer.{alias.name}": node.module
         for node in tree.body
@@ -81,19 +87,19 @@ def module_name(path: str) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-def touched(files: list[str]) -> list[str]:
+def touched(root: Path, files: list[str]) -> list[str]:
     """The test files that changed, or import what did, directly."""
     modules = {module_name(file) for file in files if file.endswith(".py")}
     stems = {Path(f).stem[3:].replace("-", "_") for f in files if f.endswith(".md")}
-    from_package = origins()
+    from_package = origins(root)
     chosen = {page for page in PAGES if any(file.startswith("book/") for file in files)}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        name = path.relative_to(ROOT).as_posix()
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        name = path.relative_to(root).as_posix()
         used = imports(path)
         used |= {from_package[name] for name in used if name in from_package}
         if name in files or used & modules or path.stem[5:] in stems:
             chosen.add(name)
-    return [name for name in sorted(chosen - set(APART)) if (ROOT / name).exists()]
+    return [name for name in sorted(chosen - set(APART)) if (root / name).exists()]
 
 
 class Budget:
@@ -135,21 +141,21 @@ def main() -> int:
     """Choose, run, and say what was left out."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("--seconds", type=float, default=45)
+    ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
     options = ask.parse_args()
-    tests = touched(changed())
+    root = options.root.resolve()
+    tests = touched(root, changed(root))
     if not tests:
         print("No test is touched.")
         return 0
     print(f"{len(tests)} test files:", " ".join(Path(name).stem for name in tests))
     budget = Budget(options.seconds)
-    paths = [str(ROOT / name) for name in tests]
-    code = pytest.main(
-        ["-q", "--maxfail=5", f"--rootdir={ROOT}", *paths], plugins=[budget]
-    )
+    paths = [str(root / name) for name in tests]
+    code = pytest.main(["-q", "--maxfail=5", f"--rootdir={root}", *paths], [budget])
     if budget.left:
         print(f"{budget.left} tests did not fit into the time: make test runs them.")
-    if code == 0 and STAMP.parent.is_dir():
-        STAMP.touch()
+    if code == 0 and stamp(root).parent.is_dir():
+        stamp(root).touch()
     return int(code)
 
 
