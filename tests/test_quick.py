@@ -39,7 +39,8 @@ def quick(root: Path, *arguments: str) -> str:
         capture_output=True,
         text=True,
         cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)},
+        env=os.environ
+        | {"PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
