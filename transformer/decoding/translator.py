@@ -1,0 +1,210 @@
+"""A translator: a model with the tokenizers of both its languages.
+
+Made from book/13-decoding.md: edit the chapter, not this file.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+
+from torch import nn
+
+from transformer.checks import require_beam, require_positive
+from transformer.decoding.fast import FastDecoder
+from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.support import unwrap
+from transformer.model import load_model
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Tokenizer, WordTokenizer
+
+__all__ = [
+    "Translator",
+]
+
+
+class Translator:
+    """A model with the tokenizers of both its languages: sentences in, sentences out.
+
+    The tokenizers may be one and the same. `languages` are the codes of source and
+    target. The model stays in the mode it is in; its weights may change between calls.
+
+    Raises:
+        ValueError: when a tokenizer has another size than the model's table or other
+            special ids than its config, or for languages that are not two codes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        languages: tuple[str, str] = ("fr", "en"),
+    ) -> None:
+        self.model = unwrap(model)
+        config = self.model.config
+        sizes = config.source_vocab_size, config.target_vocab_size
+        found = source_tokenizer.vocab_size, target_tokenizer.vocab_size
+        if found != sizes:
+            raise ValueError(
+                f"the model has tables of {sizes[0]} and {sizes[1]} ids, "
+                f"but the tokenizers have {found[0]} and {found[1]}"
+            )
+        for tokenizer in (source_tokenizer, target_tokenizer):
+            for name in ("pad_id", "bos_id", "eos_id"):
+                ours, theirs = getattr(config, name), getattr(tokenizer, name)
+                if ours != theirs:
+                    raise ValueError(
+                        f"{name} is {ours} in the model's config, "
+                        f"but {theirs} in the tokenizer"
+                    )
+        if len(languages) != 2 or any(code.split() != [code] for code in languages):
+            raise ValueError(f"languages must be two codes, got {languages!r}")
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.languages = tuple(languages)
+        self.decoder = FastDecoder(self.model)
+
+    @classmethod
+    def phrasebook(cls) -> "Translator":
+        """The translator that ships with this package, trained as chapter 12 does."""
+        weights = resources.files("transformer") / "weights" / "phrasebook.safetensors"
+        return cls.load(str(weights))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Translator":
+        """Read a translator that `save` wrote: a file, or the folder of a run.
+
+        Raises:
+            ValueError: for a file that is missing, damaged or not ours, or that has no
+                tokenizers of ours.
+        """
+        path = Path(path)
+        path = path / "model.safetensors" if path.is_dir() else path
+        model, metadata = load_model(path)
+        joint = metadata.get("tokenizer")
+        texts = [metadata.get(f"{side}_tokenizer") for side in ("source", "target")]
+        try:
+            if joint is not None:
+                source = target = _read_tokenizer(joint)
+            elif None not in texts:
+                source, target = (_read_tokenizer(text or "") for text in texts)
+            else:
+                raise ValueError("it has a model without its tokenizers")
+            first, _, second = metadata.get("languages", "").partition(" ")
+            return cls(model, source, target, (first, second))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write model, tokenizers and languages to one file, whole or not at all."""
+        metadata = {"languages": " ".join(self.languages)}
+        if self.source_tokenizer is self.target_tokenizer:
+            metadata["tokenizer"] = self.source_tokenizer.to_json()
+        else:
+            metadata["source_tokenizer"] = self.source_tokenizer.to_json()
+            metadata["target_tokenizer"] = self.target_tokenizer.to_json()
+        self.model.save(path, metadata)
+
+    def encode(self, sentence: str) -> list[int]:
+        """The token ids of a source sentence; a blank one has none.
+
+        Raises:
+            ValueError: when it is longer than the model's positions, and for what the
+                tokenizer refuses, such as an unknown word.
+        """
+        if not sentence.replace("\ufeff", "").strip():
+            return []
+        ids = self.source_tokenizer.encode(sentence)
+        longest = self.model.config.max_length
+        if len(ids) > longest:
+            raise ValueError(
+                f"the sentence is too long: {len(ids)} tokens, at most {longest} fit"
+            )
+        return ids
+
+    def translate(
+        self,
+        sentences: str | Sequence[str],
+        beam_size: int = 1,
+        length_penalty: float = 0.6,
+        batch_size: int = 64,
+        on_error: Callable[[int, ValueError], None] | None = None,
+    ) -> str | list[str]:
+        """Translate a sentence, or each of several, by beam search; 1 beam is greedy.
+
+        A blank sentence stays blank. Batches are of similar length, and how long a
+        translation may become depends on its own source alone. With `on_error`, a
+        sentence that cannot be encoded stays blank too, and its index and the error are
+        passed on; without, the error is raised.
+
+        Raises:
+            ValueError: for a sentence that is too long or has an unknown word, naming
+                its number, and for a `beam_size` or `length_penalty` that
+                `beam_search` refuses.
+        """
+        require_beam(beam_size, length_penalty)
+        require_positive(batch_size=batch_size)
+        if isinstance(sentences, str):
+            source = self.encode(sentences)
+            return self._search_all([source], beam_size, length_penalty, 1)[0]
+        sources: list[list[int]] = []
+        for index, sentence in enumerate(sentences):
+            try:
+                sources.append(self.encode(sentence))
+            except ValueError as error:
+                if on_error is None:
+                    error.args = (f"sentence {index + 1}: {error}",)
+                    raise
+                on_error(index, error)
+                sources.append([])
+        return self._search_all(sources, beam_size, length_penalty, batch_size)
+
+    def _room(self, source: Sequence[int]) -> int:
+        """How long a translation may become: its source alone decides."""
+        eights = math.ceil(len(source) / 8)
+        return min(self.model.config.max_length, 2 * 8 * eights + 10)
+
+    def _search_all(
+        self,
+        sources: Sequence[Sequence[int]],
+        beam_size: int,
+        length_penalty: float,
+        batch_size: int,
+    ) -> list[str]:
+        """Translate token ids, batches of similar length at a time."""
+        translations = [""] * len(sources)
+        order = [index for index, source in enumerate(sources) if source]
+        order.sort(key=lambda index: len(sources[index]))
+        for room, group in groupby(order, lambda index: self._room(sources[index])):
+            indices = list(group)
+            for start in range(0, len(indices), batch_size):
+                chosen = indices[start : start + batch_size]
+                batch = [sources[index] for index in chosen]
+                if beam_size == 1:
+                    found = greedy_search(self.decoder, batch, room)
+                else:
+                    found = beam_search(
+                        self.decoder, batch, room, beam_size, length_penalty
+                    )
+                for index, ids in zip(chosen, found, strict=True):
+                    translations[index] = self.target_tokenizer.decode(ids)
+        return translations
+
+
+def _read_tokenizer(text: str) -> Tokenizer:
+    """The tokenizer that a file describes."""
+    try:
+        kind = json.loads(text)["kind"]
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"not the description of a tokenizer: {error!r:.80}") from None
+    if kind == "words":
+        return WordTokenizer.from_json(text)
+    if kind == "subwords":
+        return SubwordTokenizer.from_json(text)
+    raise ValueError(
+        f"a tokenizer of kind words or subwords was expected, got {kind!r:.40}"
+    )
