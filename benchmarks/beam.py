@@ -23,28 +23,26 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import processor  # noqa: E402
 
-from transformer.data import BOS, EOS  # noqa: E402
-from transformer.decoding import beam_search  # noqa: E402
+from transformer.decoding.search import beam_search  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
-from transformer.training import (  # noqa: E402
-    Recipe,
-    phrasebook_examples,
-    phrasebook_model,
-    train,
-)
+from transformer.text.phrasebook import phrasebook_examples  # noqa: E402
+from transformer.training.config import TrainingConfig  # noqa: E402
+from transformer.training.loop import phrasebook_model, train  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "beam.json"
 SENTENCES, TESTS = 10_000, 300
 BEAM_SIZES, PENALTIES = (1, 2, 4, 8, 16, 32), (0.0, 0.6)
-LONGEST = 31  # the end needs the last of the model's 32 positions
+LONGEST = 31  # eos needs the last of the model's 32 positions
 
 
 @torch.inference_mode()
 def log_probability(model: Transformer, source: list[int], target: list[int]) -> float:
-    """What the model thinks of a whole translation, its end included."""
-    logits = model(torch.tensor([source]), torch.tensor([[BOS, *target]]))[0]
-    chances = logits.log_softmax(dim=-1)
-    return chances.gather(1, torch.tensor([*target, EOS])[:, None]).sum().item()
+    """The log-probability of a whole translation, eos included."""
+    bos, eos = model.config.bos_id, model.config.eos_id
+    logits = model(torch.tensor([source]), torch.tensor([[bos, *target]]))[0]
+    log_probabilities = logits.log_softmax(dim=-1)
+    labels = torch.tensor([*target, eos])[:, None]
+    return log_probabilities.gather(1, labels).sum().item()
 
 
 def measure(model: Transformer, examples: list, size: int, alpha: float) -> dict:
@@ -72,16 +70,22 @@ def main() -> None:
     """Train, search, write."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    seeds = ask.parse_args().seeds
+    ask.add_argument("--sentences", type=int, default=SENTENCES)
+    ask.add_argument("--tests", type=int, default=TESTS)
+    ask.add_argument("--out", type=Path, default=RESULTS)
+    options = ask.parse_args()
+    seeds = options.seeds
     torch.set_num_threads(1)
-    examples = phrasebook_examples(TESTS, seed=13, held_out=True)
+    examples = phrasebook_examples(options.tests, seed=13, held_out=True)
     runs, started = [], time.perf_counter()
     for done, seed in enumerate(seeds):
         model = phrasebook_model(seed)
-        recipe = Recipe(epochs=1, warmup=100)
-        for now in train(model, phrasebook_examples(SENTENCES, seed), recipe, seed):
-            if now.step % 50 == 0:
-                print(f"seed {seed}: {now.seconds_left:.0f} s of training left")
+        config = TrainingConfig(epochs=1, warmup_steps=100)
+        sentences = phrasebook_examples(options.sentences, seed)
+        for step in train(model, sentences, config, seed):
+            if step.step % 50 == 0:
+                print(f"seed {seed}: step {step.step} of {step.total_steps}")
+        model.eval()
         for size in BEAM_SIZES:
             for alpha in PENALTIES:
                 run = {"seed": seed, **measure(model, examples, size, alpha)}
@@ -101,14 +105,14 @@ def main() -> None:
     }
     stored = {
         "made": made,
-        "sentences": SENTENCES,
-        "tests": TESTS,
+        "sentences": options.sentences,
+        "tests": options.tests,
         "beam_sizes": BEAM_SIZES,
         "runs": runs,
     }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {RESULTS.relative_to(ROOT)}")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {options.out}")
 
 
 if __name__ == "__main__":

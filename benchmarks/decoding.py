@@ -1,10 +1,10 @@
-"""How fast a translation is said, beside the libraries that a reader might pick.
+"""How fast a translation is decoded, beside the libraries that a reader might pick.
 
     python benchmarks/decoding.py                    # half an hour on two cores
     python benchmarks/decoding.py --threads 1 --rounds 3 --lengths 16
 
-Every contestant says the same number of words for the same sources: the end is ruled
-out until then. CTranslate2 has our very weights, and must say our very words. Written
+Every contestant decodes the same number of tokens for the same sources: eos is masked
+until then. CTranslate2 has our very weights, and must find our very tokens. Written
 to benchmarks/results/decoding.json; `make bench` installs the others first.
 """
 
@@ -25,43 +25,47 @@ from peers import SIZES, TorchTransformer, ctranslate2_model, marian, our_model
 from peers import x_transformer as build_x_transformer
 from race import lines, made, race, ratios, serve, write
 
-from transformer import decoding
-from transformer.data import BOS, EOS, PAD
-from transformer.decoding import beam_search, greedy_search
-from transformer.faster import Speaker
+from transformer.decoding import search
+from transformer.decoding.fast import FastDecoder
+from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 OURS = "ours"
 PEERS = ("Marian", "CTranslate2", "torch.nn.Transformer", "x-transformers")
-SOURCE = 16  # words in every source
-Say = Callable[[], list[list[int]]]
+SOURCE = 16  # tokens in every source
+Decode = Callable[[], list[list[int]]]
 
 
-def ours(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
-    """The package's lean step."""
-    speaker = Speaker(our_model(size, dropout=0.0).eval())
-    speaker.never = torch.tensor([PAD, BOS, EOS])
-    if beams == 1:
-        return lambda: speaker.greedy_search(sources, length)
-    return lambda: speaker.beam_search(sources, length, beams)
+def ours(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
+    """The package's packed step."""
+    decoder = FastDecoder(our_model(size, dropout=0.0).eval())
+    return searching(decoder, sources, length, beams)
 
 
-def chapter_13(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
-    """The package's plain searches."""
+def chapter_13(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
+    """The package's plain cached step."""
     model = our_model(size, dropout=0.0).eval()
+    return searching(model, sources, length, beams)
 
-    def without_end(model: Any, scores: torch.Tensor) -> torch.Tensor:
-        scores[..., [PAD, BOS, EOS]] = -torch.inf
-        return scores
 
-    decoding.rule_out = without_end
+def searching(
+    decoder: Any, sources: list[list[int]], length: int, beams: int
+) -> Decode:
+    """The package's searches, with eos masked as padding and bos are."""
+    mask_special = search.mask_special
+
+    def mask_eos_too(logits: torch.Tensor, config: Any) -> torch.Tensor:
+        logits[:, config.eos_id] = -torch.inf
+        return mask_special(logits, config)
+
+    search.mask_special = mask_eos_too
     if beams == 1:
-        return lambda: greedy_search(model, sources, length)
-    return lambda: beam_search(model, sources, length, beams)
+        return lambda: search.greedy_search(decoder, sources, length)
+    return lambda: search.beam_search(decoder, sources, length, beams)
 
 
 def ctranslate2(
     size: str, sources: list[list[int]], length: int, beams: int, threads: int
-) -> Say:
+) -> Decode:
     """CTranslate2 with our weights, in float32."""
     import ctranslate2
 
@@ -70,30 +74,30 @@ def ctranslate2(
     translator = ctranslate2.Translator(
         str(folder), compute_type="float32", intra_threads=threads, inter_threads=1
     )
-    words = [[str(i) for i in source] for source in sources]
+    tokens = [[str(i) for i in source] for source in sources]
 
-    def say() -> list[list[int]]:
+    def decode() -> list[list[int]]:
         found = translator.translate_batch(
-            words,
+            tokens,
             beam_size=beams,
             length_penalty=0.6,
             min_decoding_length=length,
             max_decoding_length=length,
             suppress_sequences=[["<pad>"], ["<s>"]],
         )
-        return [[int(word) for word in one.hypotheses[0]] for one in found]
+        return [[int(token) for token in one.hypotheses[0]] for one in found]
 
-    return say
+    return decode
 
 
-def huggingface(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+def huggingface(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
     """Marian's `generate`."""
     model = marian(size, dropout=0.0).eval()
     ids = torch.tensor(sources)
 
     @torch.inference_mode()
-    def say() -> list[list[int]]:
-        said = model.generate(
+    def decode() -> list[list[int]]:
+        generated = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             num_beams=beams,
@@ -102,42 +106,44 @@ def huggingface(size: str, sources: list[list[int]], length: int, beams: int) ->
             max_new_tokens=length,
             length_penalty=0.6,
         )
-        return said[:, 1:].tolist()
+        return generated[:, 1:].tolist()
 
-    return say
+    return decode
 
 
-def torch_loop(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+def torch_loop(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
     """`torch.nn.Transformer` brings no search and no cache: the loop people write."""
     model = TorchTransformer(size, dropout=0.0).eval()
     ids = torch.tensor(sources)
 
     @torch.inference_mode()
-    def say() -> list[list[int]]:
+    def decode() -> list[list[int]]:
         memory = model.stacks.encoder(model.embed(ids))
-        said = torch.full((len(ids), 1), BOS)
+        tokens = torch.full((len(ids), 1), BOS_ID)
         for _ in range(length):
-            mask = torch.ones(said.size(1), said.size(1), dtype=torch.bool).triu(1)
-            x = model.stacks.decoder(model.embed(said), memory, tgt_mask=mask)
+            mask = torch.ones(tokens.size(1), tokens.size(1), dtype=torch.bool).triu(1)
+            x = model.stacks.decoder(model.embed(tokens), memory, tgt_mask=mask)
             logits = x[:, -1] @ model.embedding.weight.T
-            logits[:, [PAD, BOS, EOS]] = -torch.inf
-            said = torch.cat((said, logits.argmax(dim=-1, keepdim=True)), dim=1)
-        return said[:, 1:].tolist()
+            logits[:, [PAD_ID, BOS_ID, EOS_ID]] = -torch.inf
+            tokens = torch.cat((tokens, logits.argmax(dim=-1, keepdim=True)), dim=1)
+        return tokens[:, 1:].tolist()
 
-    return say
+    return decode
 
 
-def x_transformers(size: str, sources: list[list[int]], length: int, beams: int) -> Say:
+def x_transformers(
+    size: str, sources: list[list[int]], length: int, beams: int
+) -> Decode:
     """x-transformers' `generate`, which samples at its least temperature."""
     model = build_x_transformer(size).eval()
     ids = torch.tensor(sources)
-    start = torch.full((len(ids), 1), BOS)
+    start = torch.full((len(ids), 1), BOS_ID)
 
     @torch.inference_mode()
-    def say() -> list[list[int]]:
+    def decode() -> list[list[int]]:
         return model.generate(ids, start, length, temperature=0.0).tolist()
 
-    return say
+    return decode
 
 
 def take_turns(task: dict[str, Any]) -> None:
@@ -150,7 +156,7 @@ def take_turns(task: dict[str, Any]) -> None:
         [rng.randrange(3, words) for _ in range(SOURCE)] for _ in range(task["batch"])
     ]
     case = task["size"], sources, task["length"], task["beams"]
-    say = {
+    decode = {
         OURS: lambda: ours(*case),
         "chapter 13": lambda: chapter_13(*case),
         "CTranslate2": lambda: ctranslate2(*case, task["threads"]),
@@ -158,20 +164,21 @@ def take_turns(task: dict[str, Any]) -> None:
         "torch.nn.Transformer": lambda: torch_loop(*case),
         "x-transformers": lambda: x_transformers(*case),
     }[task["name"]]()
-    answers = say()
-    if {len(ids) for ids in answers} != {task["length"]}:
-        raise ValueError(f"{task['name']} said {[len(ids) for ids in answers]} words")
+    found = decode()
+    if {len(ids) for ids in found} != {task["length"]}:
+        lengths = [len(ids) for ids in found]
+        raise ValueError(f"{task['name']} decoded {lengths} tokens")
 
     def turn() -> int:
-        say()
+        decode()
         return len(sources) * task["length"]
 
-    serve(turn, {"said": digest(answers)})
+    serve(turn, {"said": digest(found)})
 
 
-def digest(answers: Sequence[Sequence[int]]) -> str:
-    """A short name for all that was said."""
-    return hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]
+def digest(found: Sequence[Sequence[int]]) -> str:
+    """A short name for all tokens of all results."""
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
 def cases(

@@ -305,8 +305,8 @@ def beam_search(
             beams = {key: fill(beam, beam_size) for key, beam in active.items()}
             if not beams:
                 break
-            rows = [each.row for beam in beams.values() for each in beam]
-            state.reorder(source.new_tensor(rows))
+            parents = [each.row for beam in beams.values() for each in beam]
+            state.reorder(source.new_tensor(parents))
     for sentence, beam in beams.items():  # cut: the best counts if none has finished
         finished[sentence] = finished[sentence] or beam[:1]
     if not all(finished):
