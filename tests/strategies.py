@@ -1,5 +1,6 @@
 """Random shapes, masks and models for the property tests."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,10 @@ lengths = st.integers(1, 7)
 batches = st.integers(1, 3)
 vocab_size = 13
 depths = st.integers(1, 3)
+# Heads, width and inner width. Below four numbers, a layer norm forgets nearly all.
+sizes = st.tuples(st.integers(1, 4), st.integers(2, 5), st.integers(1, 12)).map(
+    lambda each: (each[0], 2 * each[0] * each[1], each[2])
+)
 
 
 def shake(model: nn.Module) -> None:
@@ -30,6 +35,26 @@ def shake(model: nn.Module) -> None:
                 nn.init.xavier_normal_(weight)
             else:
                 weight.add_(torch.randn_like(weight), alpha=0.3)
+
+
+def torch_model(
+    heads: int = 2,
+    width: int = 8,
+    inner: int = 12,
+    depths: tuple[int, int] = (1, 1),
+    last: str = "kept",
+    **options: Any,
+) -> nn.Transformer:
+    """One of torch's models, shaken; its last norms are there or `removed`."""
+    with warnings.catch_warnings():  # about a fast path that pre-norm does not have
+        warnings.simplefilter("ignore")
+        theirs = nn.Transformer(
+            width, heads, *depths, inner, 0.0, batch_first=True, **options
+        )
+    shake(theirs)
+    if last == "removed":
+        theirs.encoder.norm = theirs.decoder.norm = None
+    return theirs
 
 
 @st.composite
@@ -69,8 +94,8 @@ def several_heads(draw: Any) -> Attending:
     inputs = [
         torch.randn(batch, n, width, dtype=torch.float64) for n in (queries, keys, keys)
     ]
-    share = draw(st.sampled_from([0.2, 0.6, 1.0]))
-    mask = torch.rand(batch, heads, queries, keys) < share
+    density = draw(st.sampled_from([0.2, 0.6, 1.0]))
+    mask = torch.rand(batch, heads, queries, keys) < density
     return Attending(layer, layer.weights, *inputs, mask)
 
 

@@ -69,6 +69,10 @@ def model(**overrides) -> Transformer:
         (lambda: model(pad_id=-1), r"three different ids in 0..12, got \(-1, 1, 2\)"),
         (lambda: model(eos_id=13), r"three different ids in 0..12, got \(0, 1, 13\)"),
         (
+            lambda: TransformerConfig(9, 13, pad_id=9),
+            "pad_id must be an id of both .* got 9 with source_vocab_size 9",
+        ),
+        (
             lambda: TransformerConfig(10, 12, tie_embeddings=True),
             "one vocabulary, got sizes 10 and 12",
         ),
@@ -99,8 +103,17 @@ GOOD = torch.tensor([[3, 4]])
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_ids(ids, message, side) -> None:
     arguments = (ids, GOOD) if side == "source" else (GOOD, ids)
+    small = model(max_length=8)
     with pytest.raises(ValueError, match=message):
-        model(max_length=8)(*arguments)
+        small(*arguments)
+    with pytest.raises(ValueError, match=message):
+        small.encode(ids) if side == "source" else small.decode(
+            ids, torch.ones(1, 1, 8)
+        )
+
+
+def test_bos_and_eos_need_no_place_in_the_source_vocabulary() -> None:
+    TransformerConfig(9, 13, bos_id=11, eos_id=12)
 
 
 def test_a_negative_start() -> None:

@@ -21,7 +21,7 @@ def test_the_order_of_the_memory_does_not_matter(norm_first, layers, seed) -> No
     )
 
 
-def test_the_memory_is_heard() -> None:
+def test_the_output_depends_on_the_memory() -> None:
     decoder = Decoder(8, 2, 12, 1).double().eval()
     x, memory = double(1, 3, 8), double(1, 6, 8)
     assert not decoder(x, memory).allclose(decoder(x, 2 * memory))

@@ -20,11 +20,10 @@ from transformer import (
     TransformerConfig,
     attention_maps,
     attention_weights,
-    beam_search,
-    greedy_search,
-    label_smoothed_loss,
     scaled_dot_product_attention,
 )
+from transformer.decoding.search import beam_search, greedy_search
+from transformer.training.loss import label_smoothed_loss
 
 # What two ways of adding the same numbers may differ by.
 TOLERANCES = {
@@ -45,9 +44,9 @@ def all_padding(queries: int, keys: int) -> Tensor:
 
 def padded_queries(queries: int, keys: int) -> Tensor:
     """(3, 1, queries, keys): padding neither attends nor is attended to."""
-    said, heard = (torch.ones(3, n, dtype=torch.bool) for n in (queries, keys))
-    said[1:, -1:] = said[2, 1:] = heard[1, -1:] = False
-    return (said[:, :, None] & heard[:, None, :])[:, None]
+    rows, columns = (torch.ones(3, n, dtype=torch.bool) for n in (queries, keys))
+    rows[1:, -1:] = rows[2, 1:] = columns[1, -1:] = False
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
 def strictly_past(queries: int, keys: int) -> Tensor:
@@ -59,8 +58,8 @@ def everything_at_once(queries: int, keys: int) -> Tensor:
     """(3, 1, queries, keys): a strict mask, padding alone, padded queries."""
     kinds = all_padding, padded_queries, strictly_past
     full = (kind(queries, keys).expand(3, 1, queries, keys) for kind in kinds)
-    alone, said, past = full
-    return torch.stack((past[0], alone[1], said[2]))
+    alone, padded, past = full
+    return torch.stack((past[0], alone[1], padded[2]))
 
 
 each_mask = pytest.mark.parametrize(
@@ -71,12 +70,12 @@ each_size = pytest.mark.parametrize(("queries", "keys"), [(4, 6), (1, 1), (70, 5
 
 
 def plain(dtype: torch.dtype) -> tuple[Callable[..., Tensor], Tensor, list[Tensor]]:
-    """Our own attention, what it says where it hears nothing, its parameters."""
+    """Our own attention, its output where there is no key, its parameters."""
     return scaled_dot_product_attention, torch.zeros(4, dtype=dtype), []
 
 
 def fused(dtype: torch.dtype) -> tuple[Callable[..., Tensor], Tensor, list[Tensor]]:
-    """Multi-head attention: of an empty row, only the last map's bias is left."""
+    """Multi-head attention: of an empty row, only the output bias is left."""
     layer = MultiHeadAttention(4, 2)
     shake(layer)
     layer.to(dtype)
@@ -88,8 +87,8 @@ def gradients(out: Tensor, pull: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def expect_zeros(path: Callable[..., tuple], mask: Tensor, dtype: torch.dtype) -> None:
-    """Of the empty rows nothing is heard, and nothing comes back from them."""
-    attend, silence, parameters = path(dtype)
+    """Empty rows are zero and have no gradient."""
+    attend, nothing, parameters = path(dtype)
     queries, keys = mask.shape[-2:]
     head = (1,) if path is plain else ()
     query, key, value = (
@@ -103,7 +102,7 @@ def expect_zeros(path: Callable[..., tuple], mask: Tensor, dtype: torch.dtype) -
     assert keys == 1 or not empty.all()
 
     out = attend(query, key, value, mask)  # as it is, to be broadcast
-    assert out[empty].equal(silence.expand_as(out[empty]))
+    assert out[empty].equal(nothing.expand_as(out[empty]))
     assert out.isfinite().all()
     pull = torch.randn_like(out)
     found = gradients(out, pull, tensors)
@@ -111,7 +110,7 @@ def expect_zeros(path: Callable[..., tuple], mask: Tensor, dtype: torch.dtype) -
     assert (found[0][empty] == 0).all()
 
     # The same without those rows, sentence by sentence.
-    wanted = [torch.zeros_like(tensor) for tensor in tensors]
+    expected = [torch.zeros_like(tensor) for tensor in tensors]
     full = mask.expand(3, 1, queries, keys)
     for row in range(3):
         some = full[row, 0].any(dim=-1)
@@ -123,10 +122,10 @@ def expect_zeros(path: Callable[..., tuple], mask: Tensor, dtype: torch.dtype) -
             close = TOLERANCES[dtype]
             assert_close(out[one][..., some, :], without, rtol=0, atol=close)
             part = gradients(without, pull[one][..., some, :], tensors)
-            wanted = [a + b for a, b in zip(wanted, part, strict=True)]
+            expected = [a + b for a, b in zip(expected, part, strict=True)]
     if path is fused:  # a constant: the output bias learns from every row
-        wanted[-1] = wanted[-1] + pull[empty].sum(dim=0)
-    for ours, theirs in zip(found, wanted, strict=True):
+        expected[-1] = expected[-1] + pull[empty].sum(dim=0)
+    for ours, theirs in zip(found, expected, strict=True):
         assert_close(ours, theirs, rtol=0, atol=TOLERANCES[dtype])
 
 
@@ -209,13 +208,13 @@ def test_an_empty_row_is_zero_when_compiled(backend, heads_in) -> None:
     tensors = [x for qkv in inputs for x in qkv]
     tensors += [w for way in ways[4:] for w in way.parameters()]
     found = torch.compile(attend, backend=backend)(inputs)
-    wanted = attend(inputs)
-    for out, plainly, way, dtype in zip(found, wanted, ways, dtypes, strict=True):
-        silence = way.output_proj.bias if isinstance(way, nn.Module) else 0
-        assert (out[empty[:, 0]] == silence).all()
+    expected = attend(inputs)
+    for out, plainly, way, dtype in zip(found, expected, ways, dtypes, strict=True):
+        nothing = way.output_proj.bias if isinstance(way, nn.Module) else 0
+        assert (out[empty[:, 0]] == nothing).all()
         assert_close(out, plainly, rtol=0, atol=TOLERANCES[dtype])
-    pulls = [torch.randn_like(out) for out in wanted]
-    both = [torch.autograd.grad(outs, tensors, pulls) for outs in (found, wanted)]
+    pulls = [torch.randn_like(out) for out in expected]
+    both = [torch.autograd.grad(outs, tensors, pulls) for outs in (found, expected)]
     for ours, theirs in zip(*both, strict=True):
         assert ours.isfinite().all()
         assert_close(ours, theirs, rtol=0, atol=TOLERANCES[ours.dtype])
@@ -239,17 +238,17 @@ def path(request, monkeypatch) -> str:
     return request.param
 
 
-def grown(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+def grads(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     """Every parameter's gradient."""
     names, weights = zip(*model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, weights), strict=True))
 
 
 def same(
-    found: dict[str, Tensor], wanted: dict[str, Tensor], dtype: torch.dtype
+    found: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dtype
 ) -> None:
-    largest = max(grad.abs().max().item() for grad in wanted.values())
-    for name, grad in wanted.items():
+    largest = max(grad.abs().max().item() for grad in expected.values())
+    for name, grad in expected.items():
         assert found[name].isfinite().all(), name
         close = TOLERANCES[dtype] * max(1.0, largest) / 4
         assert_close(found[name], grad, rtol=0, atol=close)
@@ -266,11 +265,11 @@ def test_an_encoder_passes_over_a_source_of_padding(path, norm_first, dtype) -> 
     out = encoder(x, mask)
     pull = torch.randn_like(out)
     assert out.isfinite().all()
-    everywhere = grown(encoder, (out * pull).sum())
+    everywhere = grads(encoder, (out * pull).sum())
     assert all(grad.isfinite().all() for grad in everywhere.values())
-    found = grown(encoder, (encoder(x, mask) * pull)[real].sum())
+    found = grads(encoder, (encoder(x, mask) * pull)[real].sum())
     without = encoder(x[real], mask[real])
-    same(found, grown(encoder, (without * pull[real]).sum()), dtype)
+    same(found, grads(encoder, (without * pull[real]).sum()), dtype)
     same({"out": out[real]}, {"out": without}, dtype)
 
 
@@ -289,21 +288,21 @@ def test_a_decoder_passes_over_padding(path, own, norm_first, dtype) -> None:
     out = decoder(x, memory, *masks)
     pull = torch.randn_like(out)
     assert out.isfinite().all()
-    everywhere = grown(decoder, (out * pull).sum())
+    everywhere = grads(decoder, (out * pull).sum())
     assert all(grad.isfinite().all() for grad in everywhere.values())
     (of_memory,) = torch.autograd.grad((decoder(x, memory, *masks)).sum(), [memory])
     assert of_memory.isfinite().all()
     assert (of_memory[1] == 0).all()
-    found = grown(decoder, (decoder(x, memory, *masks) * pull)[real].sum())
+    found = grads(decoder, (decoder(x, memory, *masks) * pull)[real].sum())
     without = decoder(x[real], memory[real], *(mask[real] for mask in masks))
-    same(found, grown(decoder, (without * pull[real]).sum()), dtype)
+    same(found, grads(decoder, (without * pull[real]).sum()), dtype)
     same({"out": out[real]}, {"out": without}, dtype)
 
 
 SOURCE = torch.tensor([[3, 4, 5, 6], [0, 0, 0, 0], [7, 8, 0, 0], [5, 9, 3, 0]])
 # The third target is padding alone, the fourth begins with it.
 TARGET = torch.tensor([[1, 5, 6], [1, 7, 8], [0, 0, 0], [0, 1, 9]])
-WANTED = torch.tensor([[5, 6, 2], [7, 8, 2], [0, 0, 0], [0, 9, 2]])
+LABELS = torch.tensor([[5, 6, 2], [7, 8, 2], [0, 0, 0], [0, 9, 2]])
 
 
 def small(dtype: torch.dtype, **options) -> Transformer:
@@ -319,17 +318,17 @@ def expect_a_whole_model(
 ) -> None:
     logits = run(SOURCE, TARGET)
     assert logits.isfinite().all()
-    everywhere = grown(model, (logits * torch.randn_like(logits)).sum())
+    everywhere = grads(model, (logits * torch.randn_like(logits)).sum())
     assert all(grad.isfinite().all() for grad in everywhere.values())
 
-    # The loss of two sentences, in the company of the poison and without it.
+    # The loss of two sentences, beside rows of padding and without them.
     real = torch.tensor([0, 3])
-    silent = WANTED.clone()
-    silent[1:3] = 0
-    found = grown(model, label_smoothed_loss(run(SOURCE, TARGET), silent))
+    labels = LABELS.clone()
+    labels[1:3] = 0
+    found = grads(model, label_smoothed_loss(run(SOURCE, TARGET), labels))
     alone = model(SOURCE[real], TARGET[real])
-    wanted = grown(model, label_smoothed_loss(alone, WANTED[real]))
-    same(found, wanted, dtype)
+    expected = grads(model, label_smoothed_loss(alone, LABELS[real]))
+    same(found, expected, dtype)
     same({"logits": logits[real]}, {"logits": alone}, dtype)
 
 
@@ -355,21 +354,23 @@ def test_one_more_source_of_padding_changes_no_gradient(
     model, source, data, seed
 ) -> None:
     target = data.draw(token_ids(batch=len(source), least=2))
-    given, wanted = target[:, :-1], target[:, 1:]
-    alone = grown(model, label_smoothed_loss(model(source, given), wanted))
-    more = [torch.cat((ids, torch.zeros_like(ids[:1]))) for ids in (source, wanted)]
-    said = torch.cat((given, given[:1]))
-    company = grown(model, label_smoothed_loss(model(more[0], said), more[1]))
-    same(company, alone, torch.float64)
+    decoder_input, labels = target[:, :-1], target[:, 1:]
+    alone = grads(model, label_smoothed_loss(model(source, decoder_input), labels))
+    source, labels = (
+        torch.cat((ids, torch.zeros_like(ids[:1]))) for ids in (source, labels)
+    )
+    decoder_input = torch.cat((decoder_input, decoder_input[:1]))
+    more = grads(model, label_smoothed_loss(model(source, decoder_input), labels))
+    same(more, alone, torch.float64)
 
 
 @pytest.mark.parametrize("search", [greedy_search, beam_search])
-def test_a_source_of_padding_is_answered_and_disturbs_nobody(search) -> None:
+def test_a_source_of_padding_gets_an_output_and_changes_no_other(search) -> None:
     model = small(torch.float64)
-    together = search(model, [[0, 0, 0], [3, 4], [0]], 5)
+    batched = search(model, [[0, 0, 0], [3, 4], [0]], 5)
     alone = [search(model, [source], 5)[0] for source in ([0, 0, 0], [3, 4], [0])]
-    assert together == alone
-    assert together[0] == together[2]  # of nothing, there is only one kind
+    assert batched == alone
+    assert batched[0] == batched[2]
 
 
 def test_maps_of_padding_alone_are_zero() -> None:

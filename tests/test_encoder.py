@@ -38,12 +38,12 @@ def test_post_norm_normalises_the_sum_and_pre_norm_what_goes_in() -> None:
     post = Residual(6).double()
     pre = Residual(6, norm_first=True).double()
 
-    def shout(y: torch.Tensor) -> torch.Tensor:
+    def tenfold(y: torch.Tensor) -> torch.Tensor:
         return 10 * y
 
     norm = nn.functional.layer_norm
-    torch.testing.assert_close(post(x, shout), norm(11 * x, (6,)))
-    torch.testing.assert_close(pre(x, shout), x + 10 * norm(x, (6,)))
+    torch.testing.assert_close(post(x, tenfold), norm(11 * x, (6,)))
+    torch.testing.assert_close(pre(x, tenfold), x + 10 * norm(x, (6,)))
 
 
 def test_dropout_falls_on_the_sublayer_alone() -> None:
@@ -73,10 +73,15 @@ def test_layers_own_their_parameters() -> None:
     assert encoder.layers[1].feed_forward.expand.weight.abs().sum() > 0
 
 
-def test_unless_told_otherwise_the_norm_comes_last_as_in_the_paper() -> None:
+def test_by_default_the_norm_comes_last_as_in_the_paper() -> None:
     x = 5 + 3 * torch.randn(2, 4, 8)
-    given = {Encoder: (x,), EncoderLayer: (x,), Decoder: (x, x), DecoderLayer: (x, x)}
-    for kind, inputs in given.items():
+    inputs_of = {
+        Encoder: (x,),
+        EncoderLayer: (x,),
+        Decoder: (x, x),
+        DecoderLayer: (x, x),
+    }
+    for kind, inputs in inputs_of.items():
         sizes = (8, 2, 12, 2) if kind in (Encoder, Decoder) else (8, 2, 12)
         out = kind(*sizes)(*inputs)
         torch.testing.assert_close(out, nn.functional.layer_norm(out, (8,)))

@@ -1,4 +1,4 @@
-"""What looking at a model and silencing its heads must and must not change."""
+"""What attention maps and the ablation of heads must and must not change."""
 
 import pytest
 import torch
@@ -12,10 +12,10 @@ from transformer import (
     Head,
     Transformer,
     TransformerConfig,
+    ablate_heads,
     all_heads,
+    attention_layers,
     attention_maps,
-    attentions,
-    switched_off,
 )
 
 PAD = 0
@@ -56,7 +56,7 @@ def test_the_maps_are_weights(model, source, data) -> None:
 
 @given(models(), token_ids(padded=True))
 @settings(max_examples=15)
-def test_a_sentence_alone_has_the_maps_it_has_in_a_batch(model, source) -> None:
+def test_a_sentence_alone_has_the_maps_that_it_has_in_a_batch(model, source) -> None:
     together = attention_maps(model, source, source)
     for row, sentence in enumerate(source):
         alone = sentence[sentence != PAD][None]
@@ -81,7 +81,7 @@ def test_the_weights_are_those_the_layer_used() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_model_that_was_looked_at_is_as_before(training) -> None:
+def test_maps_leave_the_model_as_it_was(training) -> None:
     model = small().train(training)
     model.encoder.eval()  # a mode of its own is kept as well
     modes = [module.training for module in model.modules()]
@@ -99,7 +99,7 @@ def test_a_model_that_was_looked_at_is_as_before(training) -> None:
 
 def test_a_failure_leaves_no_hook_and_keeps_the_mode() -> None:
     model = small().train()
-    with pytest.raises(ValueError, match="token ids"):
+    with pytest.raises(ValueError, match="target ids"):
         attention_maps(model, ids(), ids() + vocab_size)
     assert hooks(model) == 0
     assert all(module.training for module in model.modules())
@@ -117,47 +117,47 @@ def test_every_head_is_listed_once() -> None:
     assert len(heads) == len(set(heads)) == (2 + 3 + 3) * 3
     assert heads[0] == Head("encoder", 0, 0)
     assert heads[-1] == Head("cross", 2, 2)
-    assert list(attentions(model)) == list(AttentionMaps._fields)
+    assert list(attention_layers(model)) == list(AttentionMaps._fields)
 
 
 @given(models(), token_ids(), st.data())
-def test_a_silent_head_is_one_whose_output_weights_are_zero(
+def test_an_ablated_head_is_one_whose_output_weights_are_zero(
     model, source, data
 ) -> None:
     heads = data.draw(st.sets(st.sampled_from(all_heads(model)), min_size=1))
-    with torch.no_grad(), switched_off(model, *heads):
-        silent = model(source, source)
+    with torch.no_grad(), ablate_heads(model, *heads):
+        ablated = model(source, source)
     for kind, layer, number in heads:
-        attention = attentions(model)[kind][layer]
+        attention = attention_layers(model)[kind][layer]
         d_k = model.config.d_model // model.config.num_heads
         with torch.no_grad():
             attention.output_proj.weight[:, number * d_k : (number + 1) * d_k] = 0
     with torch.no_grad():
-        torch.testing.assert_close(silent, model(source, source))
+        torch.testing.assert_close(ablated, model(source, source))
 
 
-def test_heads_speak_again_afterwards() -> None:
+def test_heads_are_back_afterwards() -> None:
     model = small().eval()
     source, target = ids(), ids()
     with torch.no_grad():
         before = model(source, target)
-        with switched_off(model, Head("cross", 1, 2)):
+        with ablate_heads(model, Head("cross", 1, 2)):
             one = model(source, target)
-            with switched_off(model, Head("encoder", 0, 0)):
+            with ablate_heads(model, Head("encoder", 0, 0)):
                 two = model(source, target)
             assert torch.equal(model(source, target), one)
         assert torch.equal(model(source, target), before)
-        with switched_off(model):
+        with ablate_heads(model):
             assert torch.equal(model(source, target), before)
     assert not torch.allclose(one, before)
     assert not torch.allclose(two, one)
 
 
-def test_heads_speak_again_after_an_error() -> None:
+def test_heads_are_back_after_an_error() -> None:
     model = small()
 
     def fail() -> None:
-        with switched_off(model, Head("masked", 0, 1)):
+        with ablate_heads(model, Head("masked", 0, 1)):
             assert hooks(model) == 1
             raise RuntimeError("out")
 
@@ -166,10 +166,10 @@ def test_heads_speak_again_after_an_error() -> None:
     assert hooks(model) == 0
 
 
-def test_a_silent_head_learns_nothing() -> None:
+def test_an_ablated_head_has_no_gradient() -> None:
     model = small().eval()
     attention = model.encoder.layers[1].self_attention
-    with switched_off(model, Head("encoder", 1, 1)):
+    with ablate_heads(model, Head("encoder", 1, 1)):
         model(ids(), ids()).square().sum().backward()
     slopes = attention.value_proj.weight.grad.unflatten(0, (3, -1)).abs().amax((1, 2))
     assert slopes[1] == 0
@@ -190,7 +190,7 @@ def test_a_head_that_is_not_there_is_refused(head, message) -> None:
     model = small()
     with (
         pytest.raises(ValueError, match=message),
-        switched_off(model, Head("encoder", 0, 0), head),
+        ablate_heads(model, Head("encoder", 0, 0), head),
     ):
         pytest.fail("nothing may run")
     assert hooks(model) == 0

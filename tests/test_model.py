@@ -1,17 +1,19 @@
 import dataclasses
+import itertools
 import json
-import os
+from importlib import resources
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
-from safetensors.torch import load_file, save_file
-from strategies import models, token_ids
+from strategies import models, shake, token_ids
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import prune
 
-from transformer import Transformer, TransformerConfig, padding_mask
-from transformer import model as model_module
-from transformer.model import write_whole
+from transformer import MultiHeadAttention, Transformer, TransformerConfig, padding_mask
+from transformer.model import load_model
 
 
 def small(**overrides) -> TransformerConfig:
@@ -28,23 +30,6 @@ def test_parameters_of_the_paper(size, expected) -> None:
     with torch.device("meta"):
         model = Transformer(size(37_000, 37_000, tie_embeddings=True))
     assert sum(p.numel() for p in model.parameters()) == expected
-
-
-def test_masks_are_made_of_ids_and_the_id_of_padding(monkeypatch) -> None:
-    asked = []
-
-    def made(ids, pad_id):
-        asked.append((tuple(ids.shape), pad_id))
-        return padding_mask(ids, pad_id)
-
-    monkeypatch.setattr(model_module, "padding_mask", made)
-    model = Transformer(small(pad_id=5, bos_id=6, eos_id=7))
-    source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 4]])
-    memory = model.encode(source)
-    model.decode(target, memory, padding_mask(source, 5))
-    model(source, target)
-    one, other = ((1, 3), 5), ((1, 2), 5)
-    assert sorted(asked) == sorted([one, other, one, one, other])
 
 
 def test_the_sizes_of_table_3_and_of_tiny() -> None:
@@ -106,50 +91,59 @@ def test_a_source_of_padding_alone_poisons_nothing() -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("pad_id", [0, 5, 12])
+def test_the_id_of_padding_is_the_configs(pad_id) -> None:
+    model = Transformer(small(pad_id=pad_id, bos_id=6, eos_id=7)).double().eval()
+    source, target = torch.tensor([[3, 4]]), torch.tensor([[6, 4]])
+    more = torch.tensor([[pad_id, pad_id]])
+    padded = model(torch.cat((source, more), 1), torch.cat((target, more), 1))
+    torch.testing.assert_close(padded[:, :2], model(source, target))
+
+
+# Saving and loading
+
+
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_saved_model_comes_back_whole(tmp_path, tied) -> None:
-    model = Transformer(small(tie_embeddings=tied)).eval()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_saved_model_comes_back_whole(tmp_path, tied, norm_first) -> None:
+    config = small(tie_embeddings=tied, norm_first=norm_first, dropout=0.5)
+    model = Transformer(config).train()
     path = tmp_path / "quite" / "new" / "model.safetensors"
     model.save(path)
-    again = Transformer.load(path).eval()
+    assert model.training
+    again = Transformer.load(path)
     assert again.config == model.config
+    assert not any(module.training for module in again.modules())
     ids = torch.tensor([[3, 4, 5]])
-    assert again(ids, ids).equal(model(ids, ids))
+    assert again(ids, ids).equal(model.eval()(ids, ids))
+    assert all(weight.requires_grad for weight in again.parameters())
+    assert len(list(again.parameters())) == len(list(model.parameters()))
+    assert (again.output.weight is again.source_embedding.table.weight) == tied
     assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_a_saved_model_is_as_readable_as_any_new_file(tmp_path) -> None:
-    path, other = tmp_path / "model.safetensors", tmp_path / "other"
-    Transformer(small()).save(path)
-    other.touch()
-    assert path.stat().st_mode == other.stat().st_mode
+def test_the_same_weights_save_to_the_same_bytes(tmp_path) -> None:
+    model, one, other = Transformer(small()), tmp_path / "one", tmp_path / "other"
+    metadata = {str(number): "text" for number in range(20)}
+    model.save(one, metadata)
+    for _ in range(3):
+        Transformer.load(one).save(other, metadata)
+        assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "model.safetensors"
-    Transformer(small()).save(path)
-    before = path.read_bytes()
-
-    def full(*_) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        Transformer(small()).save(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+def test_metadata_comes_back_beside_the_model(tmp_path) -> None:
+    metadata = {"languages": "fr en", "source_tokenizer": '{"words": ["né"]}'}
+    Transformer(small()).save(tmp_path / "model", metadata)
+    model, found = load_model(tmp_path / "model")
+    assert found == metadata
+    assert model.config == small()
 
 
-def test_what_went_wrong_is_told_when_nothing_was_written(
-    tmp_path, monkeypatch
-) -> None:
-    def full(*_, **__) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(OSError, match="No space left"):
-        Transformer(small()).save(tmp_path / "model.safetensors")
+@pytest.mark.parametrize("key", ["config", "format", "version", "checksum"])
+def test_metadata_that_would_be_lost_is_refused_by_name(tmp_path, key) -> None:
+    with pytest.raises(ValueError, match=f"the key '{key}', it is reserved"):
+        Transformer(small()).save(tmp_path / "model", {key: "mine"})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_checkpoint(tmp_path) -> None:
@@ -157,98 +151,121 @@ def test_a_missing_checkpoint(tmp_path) -> None:
         Transformer.load(tmp_path / "nowhere.safetensors")
 
 
-def test_a_checkpoint_cut_short_anywhere(tmp_path) -> None:
-    path = tmp_path / "model.safetensors"
-    Transformer(small()).save(path)
-    whole = path.read_bytes()
-    for cut in range(0, len(whole), max(1, len(whole) // 100)):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(ValueError, match="not a whole safetensors file"):
-            Transformer.load(path)
+def test_the_shipped_weights_are_of_this_format() -> None:
+    path = resources.files("transformer") / "weights" / "phrasebook.safetensors"
+    model, metadata = load_model(Path(str(path)))
+    sizes = model.config.source_vocab_size, model.config.target_vocab_size
+    for side, size in zip(("source", "target"), sizes, strict=True):
+        tokenizer = json.loads(metadata[f"{side}_tokenizer"])
+        assert tokenizer["kind"] == "words"
+        assert len(tokenizer["words"]) + 3 == size  # <pad>, <bos> and <eos>
+    assert metadata["languages"] == "fr en"
 
 
-def rewrite(path, change) -> None:
-    """Save a good checkpoint, then change its metadata or tensors."""
-    Transformer(small()).save(path)
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    tensors = load_file(path)
-    del metadata["checksum"]  # as if whoever changed it had meant to
-    change(metadata, tensors)
-    save_file(tensors, path, metadata)
-
-
-def drop(tensors) -> None:
-    del tensors["output.weight"]
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_made_without_memory_is_whole_once_its_state_is_loaded(tied) -> None:
+    model = Transformer(small(tie_embeddings=tied)).eval()
+    with torch.device("meta"):
+        empty = Transformer(small(tie_embeddings=tied))
+    filled = empty.to_empty(device="cpu").eval()
+    with torch.no_grad():
+        for tensor in (*filled.parameters(), *filled.buffers()):
+            tensor.fill_(float("nan"))  # memory that holds anything
+    filled.load_state_dict(model.state_dict())
+    ids = torch.tensor([[3, 4, 5]])
+    assert filled(ids, ids).equal(model(ids, ids))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m, t: m.clear(), "not a checkpoint of this package"),
-        (lambda m, t: m.update(format="x"), "not a checkpoint of this package"),
-        (lambda m, t: m.update(version="99"), "version '99', expected '1'"),
-        (lambda m, t: m.pop("config"), "no model has"),
-        (lambda m, t: m.update(config="{"), "no model has"),
-        (lambda m, t: m.update(config='{"d_model": 8}'), "no model has"),
-        (lambda m, t: m.update(config="[]"), "no model has"),
-        (
-            lambda m, t: m.update(
-                config=json.dumps(json.loads(m["config"]) | {"d_ff": 99})
-            ),
-            "should be",
-        ),
-        (
-            lambda m, t: m.update(
-                config=json.dumps(
-                    json.loads(m["config"])
-                    | {"num_encoder_layers": 50, "num_decoder_layers": 50}
-                )
-            ),
-            "no model has: more layers than the",
-        ),
-        (lambda m, t: drop(t), "missing or unexpected output.weight"),
-        (
-            lambda m, t: t.update(extra=torch.ones(1)),
-            "missing or unexpected extra",
-        ),
-        (
-            lambda m, t: t.update({"output.weight": torch.ones(2, 2)}),
-            r"output.weight should be \(13, 8\)",
-        ),
-        (
-            lambda m, t: t.update(
-                {"output.weight": torch.ones(13, 8, dtype=torch.int64)}
-            ),
-            "int64",
-        ),
-        (
-            lambda m, t: t["output.weight"].fill_(float("nan")),
-            "output.weight holds a number that is not finite",
-        ),
-    ],
-)
-def test_a_checkpoint_that_does_not_fit(tmp_path, change, message) -> None:
-    path = tmp_path / "model.safetensors"
-    rewrite(path, change)
-    with pytest.raises(ValueError, match=message):
-        Transformer.load(path)
+# Modules of one's own, in place of ours
 
 
-def test_a_file_of_something_else(tmp_path) -> None:
-    path = tmp_path / "letter.txt"
-    path.write_text("Dear reader, " * 40)
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
-        Transformer.load(path)
+class LoRALinear(nn.Linear):
+    """A low-rank update beside frozen weights (Hu et al. 2021), as a subclass."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        has_bias = base.bias is not None
+        super().__init__(base.in_features, base.out_features, has_bias)
+        self.load_state_dict(base.state_dict())
+        self.down = nn.Parameter(torch.randn(2, base.in_features))
+        self.up = nn.Parameter(torch.randn(base.out_features, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + F.linear(F.linear(x, self.down), self.up)
 
 
-def test_all_is_on_the_disk_before_it_is_named(tmp_path, monkeypatch) -> None:
-    there = []
-    monkeypatch.setattr(os, "fsync", lambda file: there.append(os.fstat(file).st_size))
-    write_whole(tmp_path / "file", b"seven..")
-    assert there == [7]
+class Wrapped(nn.Module):
+    """A wrapper around a linear map: it has neither `weight` nor `bias`."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.scale = nn.Parameter(torch.full((), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.base(x)
+
+
+def attentions(model: Transformer) -> list[MultiHeadAttention]:
+    return [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+
+
+PROJECTIONS = ["query_proj", "key_proj", "value_proj", "output_proj"]
+SOURCE, TARGET = torch.tensor([[3, 4, 5], [6, 7, 0]]), torch.tensor([[1, 5], [1, 9]])
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+@pytest.mark.parametrize("kind", [LoRALinear, Wrapped])
+def test_a_projection_may_be_replaced_in_each_attention(kind, name) -> None:
+    """Self-attention in both stacks and cross-attention use it, and it learns."""
+    model = Transformer(small(dropout=0.0))
+    shake(model)
+    outputs = [model(SOURCE, TARGET)]
+    for attention in attentions(model):
+        setattr(attention, name, kind(getattr(attention, name)))
+        outputs.append(model(SOURCE, TARGET))
+    for before, after in itertools.pairwise(outputs):
+        assert not torch.allclose(before, after)
+    outputs[-1].square().sum().backward()
+    for attention in attentions(model):
+        parameters = dict(getattr(attention, name).named_parameters())
+        added = ["down", "up"] if kind is LoRALinear else ["scale"]
+        assert all(parameters[one].grad.abs().sum() > 0 for one in added)
+
+
+def test_a_hook_on_a_projection_is_called_in_each_attention() -> None:
+    model, calls = Transformer(small()), []
+    for attention in attentions(model):
+        for name in PROJECTIONS:
+            linear = getattr(attention, name)
+            linear.register_forward_hook(lambda module, *_: calls.append(module))
+    model(SOURCE, TARGET)
+    assert len(calls) == len(set(calls)) == 4 * len(attentions(model))
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore")  # torch moves its quantisation elsewhere
+def test_dynamic_quantisation_of_every_linear_map() -> None:
+    model = Transformer(small(d_model=32, d_ff=64)).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    assert not any(type(part) is nn.Linear for part in quantised.modules())
+    exact = model(SOURCE, TARGET)
+    error = (quantised(SOURCE, TARGET) - exact).abs().max()
+    assert 0 < error < 0.1 * exact.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pruned_projections_are_used_in_each_attention() -> None:
+    model = Transformer(small(dropout=0.0))
+    expected = model(SOURCE, TARGET)
+    for attention in attentions(model):
+        for name in PROJECTIONS:
+            prune.l1_unstructured(getattr(attention, name), "weight", amount=0.5)
+    assert not torch.allclose(model(SOURCE, TARGET), expected)
+    for _ in range(2):  # its hook makes the weight anew for each pass
+        model(SOURCE, TARGET).sum().backward()
+
+
+# Configurations
 
 
 def test_a_config_stays_as_it_is() -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lengths, seeds
 
-from transformer import MultiHeadAttention, scaled_dot_product_attention
-from transformer.multi_head import KeysValues, together
+from transformer import KeysValues, MultiHeadAttention, scaled_dot_product_attention
 
 heads_and_width = st.sampled_from([(1, 4), (2, 4), (2, 6), (4, 8), (3, 12)])
 
@@ -105,20 +104,7 @@ def test_a_mask_of_one_row_serves_every_query() -> None:
     )
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_one_product_makes_what_its_maps_make(bias):
-    maps = [torch.nn.Linear(3, 5, bias).double() for _ in range(3)]
-    x = torch.randn(2, 4, 3, dtype=torch.float64)
-    torch.testing.assert_close(together(x, *maps), tuple(one(x) for one in maps))
-
-
-def test_one_map_may_go_alone() -> None:
-    linear, x = torch.nn.Linear(4, 6), torch.randn(2, 4)
-    (one,) = together(x, linear)
-    assert one.equal(linear(x))
-
-
-def test_values_of_their_own_are_heard_where_queries_are_the_keys() -> None:
+def test_values_may_differ_from_keys_that_are_the_queries() -> None:
     attention = MultiHeadAttention(8, 2).double()
     x, values = double(2, 5, 8), double(2, 5, 8)
     found = attention(x, x, values)
@@ -126,11 +112,56 @@ def test_values_of_their_own_are_heard_where_queries_are_the_keys() -> None:
     torch.testing.assert_close(attention(x, x.clone(), values), found)
 
 
-def test_the_layer_stays_short_enough_to_read():
-    tree = ast.parse(textwrap.dedent(inspect.getsource(MultiHeadAttention)))
-    parts = ast.FunctionDef | ast.ClassDef
-    words = [node.body[0] for node in ast.walk(tree) if isinstance(node, parts)]
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    docstrings = [one for one in words if isinstance(one, ast.Expr)]
-    code = [one for one in statements if not isinstance(one, parts)]
-    assert len(code) - len(docstrings) <= 30
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 1, 3, 4, dtype=torch.bool)])
+@pytest.mark.parametrize("values", [3, 5])
+@pytest.mark.plain
+def test_unequal_numbers_of_keys_and_values_are_refused(mask, values) -> None:
+    """Torch's kernel takes them, and reads beyond its input."""
+    attention = MultiHeadAttention(8, 2)
+    query, key, value = (torch.randn(2, n, 8) for n in (3, 4, values))
+    message = f"every key needs one value, got 4 keys and {values} values"
+    with pytest.raises(ValueError, match=message):
+        attention(query, key, value, mask)
+    with pytest.raises(ValueError, match=message):
+        attention.keys_values(key, value)
+    cached = attention.keys_values(key, key)
+    cached = cached._replace(values=attention.keys_values(value, value).values)
+    with pytest.raises(ValueError, match=message):
+        attention.attend(query, cached, mask)
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(query, key, value)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str
+)
+def test_in_any_precision_it_is_near_the_exact_result(dtype) -> None:
+    attention = MultiHeadAttention(16, 4).to(dtype)
+    x = torch.randn(3, 7, 16).to(dtype)
+    mask = torch.rand(3, 1, 7, 7) < 0.7
+    found = attention(x, x, x, mask)
+    weights = attention.weights(x, x, mask)
+    assert found.dtype == weights.dtype == dtype
+    exact = attention.double()
+    close = {"rtol": 0, "atol": 8 * torch.finfo(dtype).eps}
+    expected = exact(x.double(), x.double(), x.double(), mask)
+    torch.testing.assert_close(found.double(), expected, **close)
+    expected = exact.weights(x.double(), x.double(), mask)
+    torch.testing.assert_close(weights.double(), expected, **close)
+
+
+def test_the_layer_stays_short_enough_to_read() -> None:
+    """At most thirty statements, and at most fifteen from queries to output."""
+
+    def statements(source: str) -> list[ast.stmt]:
+        nodes = list(ast.walk(ast.parse(textwrap.dedent(source))))
+        parts = ast.FunctionDef | ast.ClassDef
+        docs = [node.body[0] for node in nodes if isinstance(node, parts)]
+        docs = [one for one in docs if isinstance(one, ast.Expr)]
+        found = [node for node in nodes if isinstance(node, ast.stmt)]
+        return [one for one in found if not isinstance(one, parts) and one not in docs]
+
+    assert len(statements(inspect.getsource(MultiHeadAttention))) <= 30
+    methods = "forward", "keys_values", "attend", "_split"
+    path = [inspect.getsource(getattr(MultiHeadAttention, name)) for name in methods]
+    assert sum(len(statements(one)) for one in path) <= 15

@@ -49,7 +49,7 @@ def test_start_continues_where_the_sequence_stopped() -> None:
     assert torch.cat(pieces, dim=1).equal(encode(x))
 
 
-def test_the_same_word_differs_by_place_and_only_by_its_encoding() -> None:
+def test_the_same_word_differs_by_position_and_only_by_its_encoding() -> None:
     encode = PositionalEncoding(8)
     word = torch.randn(8)
     out = encode(word.expand(1, 5, 8))[0]
@@ -66,13 +66,18 @@ def test_dropout_falls_on_the_sum_in_training_only() -> None:
     torch.testing.assert_close(noisy[~dropped], 2 * clean[~dropped])
 
 
-def test_the_table_is_no_parameter_and_is_not_saved() -> None:
-    encode = PositionalEncoding(8)
+def test_the_table_is_no_parameter_but_a_part_of_the_state() -> None:
+    encode = PositionalEncoding(8, max_length=5)
     assert list(encode.parameters()) == []
-    assert encode.state_dict() == {}
+    assert encode.state_dict()["table"].equal(sinusoids(5, 8))
+    with torch.device("meta"):
+        empty = PositionalEncoding(8, max_length=5)
+    filled = empty.to_empty(device="cpu")
+    filled.load_state_dict(encode.state_dict())
+    assert filled.table.equal(encode.table)
 
 
-def test_without_being_told_it_has_room_for_1024_positions_and_drops_nothing() -> None:
+def test_by_default_there_are_1024_positions_and_no_dropout() -> None:
     encode = PositionalEncoding(2).train()
     assert encode(torch.zeros(1, 1024, 2)).equal(sinusoids(1024, 2)[None])
     with pytest.raises(ValueError, match=r"0\.\.1023, got 0\.\.1024"):

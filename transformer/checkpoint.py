@@ -138,7 +138,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(
             f"{path} has version {version!r}, expected {CHECKPOINT_VERSION!r}"
         )
-    del metadata["checksum"]
+    metadata.pop("checksum", None)
     return tensors, metadata
 
 

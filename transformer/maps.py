@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer.decoding.step import evaluating
 from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
 
@@ -66,6 +65,7 @@ def attention_maps(
             f"got {len(source_ids)} sources and {len(target_ids)} targets"
         )
     found: dict[str, list[Tensor]] = {kind: [] for kind in AttentionMaps._fields}
+    training = {module: module.training for module in model.modules()}
     with ExitStack() as afterwards:
         for kind, layers in attention_layers(model).items():
             for attention in layers:
@@ -75,7 +75,9 @@ def attention_maps(
                     )
                 )
                 afterwards.callback(hook.remove)
-        afterwards.enter_context(evaluating(model))
+        for module, mode in training.items():
+            afterwards.callback(setattr, module, "training", mode)
+        model.eval()
         model(source_ids, target_ids)
     return AttentionMaps(*(torch.stack(weights, 1) for weights in found.values()))
 

@@ -234,6 +234,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
             raise ValueError(f"{path}: {name} should be floats, got {tensor.dtype}")
         if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
             raise ValueError(f"{path}: {name} holds a number that is not finite")
+        # In memory of its own, aligned as any tensor is: sums add in the same order.
+        tensors[name] = tensor.clone()
     model = _empty_model(path, metadata.pop("config", ""), len(tensors))
     if model.config.tie_embeddings:  # one table in the file, three names in the state
         for name in ("target_embedding.table.weight", "output.weight"):

@@ -1,0 +1,248 @@
+"""Files that are whole or not there, and of which no bit may turn."""
+
+import builtins
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from transformer.checkpoint import (
+    read_checkpoint,
+    read_training_state,
+    remove_partial_files,
+    write_atomically,
+    write_checkpoint,
+    write_training_state,
+)
+
+TENSORS = {"b": torch.arange(3.0), "a": torch.tensor([[1, 2]]), "c": torch.ones(())}
+METADATA = {"words": '["né", "a\\"b"]', "": "nothing", "z": "\n"}
+STATE = {
+    "step": 7,
+    "best": 1.5,
+    "optimizer": {"state": {0: {"exp_avg": torch.arange(3.0)}}, "groups": [{"lr": 1}]},
+    "random": torch.get_rng_state(),
+}
+
+
+def write_tensors(path: Path) -> None:
+    write_checkpoint(path, TENSORS, METADATA)
+
+
+def write_state(path: Path) -> None:
+    write_training_state(path, STATE)
+
+
+KINDS = {
+    "checkpoint": (write_tensors, read_checkpoint),
+    "training state": (write_state, read_training_state),
+}
+kinds = pytest.mark.parametrize(("write", "read"), KINDS.values(), ids=KINDS)
+
+
+def refusal(read, path) -> str:
+    """The one line in which a reader refuses a file, with the file's name in it."""
+    with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
+        read(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert caught.value.__cause__ is None
+    return message
+
+
+def test_tensors_and_text_come_back_as_they_were(tmp_path) -> None:
+    path = tmp_path / "new" / "folder" / "file"
+    write_tensors(path)
+    tensors, metadata = read_checkpoint(path)
+    assert metadata == METADATA
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert tensors[name].equal(tensor)
+        assert tensors[name].dtype == tensor.dtype
+
+
+def test_any_reader_of_safetensors_reads_a_checkpoint(tmp_path) -> None:
+    path = tmp_path / "file"
+    write_tensors(path)
+    assert load_file(path)["b"].equal(TENSORS["b"])
+    with safe_open(path, framework="pt") as file:
+        assert METADATA.items() <= file.metadata().items()
+
+
+def test_the_same_content_makes_the_same_bytes(tmp_path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    write_tensors(one)
+    backwards = dict(reversed(METADATA.items()))
+    transposed = TENSORS | {"a": torch.tensor([[1], [2]]).T}
+    for _ in range(5):
+        write_checkpoint(other, dict(reversed(transposed.items())), backwards)
+        assert other.read_bytes() == one.read_bytes()
+
+
+@kinds
+def test_any_single_bit_turned_is_refused(tmp_path, write, read, monkeypatch) -> None:
+    """Of a checkpoint every bit, its header's among them; of a state's, each 97th."""
+    path = tmp_path / "file"
+    write(path)
+    whole = path.read_bytes()
+    turned = bytearray(whole)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: bytes(turned))
+    step = 1 if read is read_checkpoint else 97
+    for bit in range(0, 8 * len(whole), step):
+        turned[:] = whole
+        turned[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            read(path)
+    turned[:] = whole
+    read(path)
+
+
+@kinds
+def test_cut_short_or_with_more_behind_it_is_refused(tmp_path, write, read) -> None:
+    path = tmp_path / "file"
+    write(path)
+    whole = path.read_bytes()
+    for cut in [*range(0, len(whole), 1 + len(whole) // 100), len(whole) - 1]:
+        path.write_bytes(whole[:cut])
+        refusal(read, path)
+    path.write_bytes(whole + b"\0")
+    refusal(read, path)
+
+
+@kinds
+def test_what_is_no_such_file_is_refused(tmp_path, write, read) -> None:
+    path = tmp_path / "file"
+    assert refusal(read, path).startswith("no ")
+    path.mkdir()
+    assert refusal(read, path).startswith("no ")
+    path.rmdir()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(path)
+        assert refusal(read, path).startswith("no ")
+        path.unlink()
+    for content in (b"", b"\0" * 8, b"\xff" * 100, b"Dear reader", b"{}"):
+        path.write_bytes(content)
+        refusal(read, path)
+    save_file({"a": torch.ones(1)}, path, {"format": "pt"})
+    refusal(read, path)
+
+
+@kinds
+def test_a_file_is_read_once(tmp_path, write, read, monkeypatch) -> None:
+    path, opened = tmp_path / "file", []
+    write(path)
+    whole = path.read_bytes()
+    monkeypatch.setattr(Path, "read_bytes", lambda self: opened.append(self) or whole)
+    path.write_bytes(b"nothing, should it be read by other means")
+    read(path)
+    assert opened == [path]
+
+
+@pytest.mark.parametrize("key", ["checksum", "format", "version"])
+def test_a_reserved_key_is_refused_by_name(tmp_path, key) -> None:
+    with pytest.raises(ValueError, match=f"the key '{key}', it is reserved"):
+        write_checkpoint(tmp_path / "file", TENSORS, {key: "mine"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.plain
+def test_metadata_that_is_no_text_is_refused_by_name(tmp_path) -> None:
+    with pytest.raises(ValueError, match="must be text, got 3 for 'epoch'"):
+        write_checkpoint(tmp_path / "file", TENSORS, {"epoch": 3})
+
+
+# Writing
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "file"
+    write_tensors(path)
+    before = path.read_bytes()
+
+    def full(*_) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write in (write_tensors, write_state):
+        with pytest.raises(OSError, match="No space left"):
+            write(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_everything_is_on_the_disk_before_the_file_has_its_name(
+    tmp_path, monkeypatch
+) -> None:
+    there = []
+    monkeypatch.setattr(os, "fsync", lambda file: there.append(os.fstat(file).st_size))
+    write_atomically(tmp_path / "file", b"seven..")
+    assert there == [7]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+def test_a_file_is_as_readable_as_any_new_one(tmp_path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    write_atomically(path, b"")
+    other.touch()
+    assert path.stat().st_mode == other.stat().st_mode
+
+
+def test_only_partial_files_of_that_name_are_removed(tmp_path) -> None:
+    ours = ["a.txt.17.part", "a.txt.4.part"]
+    others = ["a.txt", "b.txt.17.part", "a.txt.part", "a.txt.x.part", "my.part"]
+    others.append("a_txt.17.part")
+    for name in [*ours, *others]:
+        (tmp_path / name).touch()
+    (tmp_path / "a.txt.5.part").mkdir()
+    remove_partial_files(tmp_path / "a.txt")
+    remove_partial_files(tmp_path / "nowhere" / "a.txt")
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {*others, "a.txt.5.part"}
+
+
+# Training state
+
+
+def test_a_training_state_comes_back_as_it_was(tmp_path) -> None:
+    path = tmp_path / "state"
+    write_state(path)
+    state = read_training_state(path)
+    assert state.keys() == STATE.keys()
+    assert (state["step"], state["best"]) == (7, 1.5)
+    assert state["random"].equal(STATE["random"])
+    assert state["optimizer"]["groups"] == [{"lr": 1}]
+    assert state["optimizer"]["state"][0]["exp_avg"].equal(torch.arange(3.0))
+
+
+class Bomb:
+    """A pickle of this writes a file as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return builtins.open, (str(self.path), "w")
+
+
+@kinds
+@pytest.mark.parametrize("dump", [pickle.dump, torch.save])
+def test_a_pickle_is_not_run(tmp_path, write, read, dump) -> None:
+    path, boom = tmp_path / "file", tmp_path / "boom"
+    with path.open("wb") as file:
+        dump({"model": Bomb(boom)}, file)
+    refusal(read, path)
+    assert not boom.exists()
+
+
+def test_a_forged_state_runs_no_code(tmp_path) -> None:
+    """Its checksum fits: only `weights_only` stands between it and the disk."""
+    path, boom = tmp_path / "state", tmp_path / "boom"
+    write_training_state(path, {"model": Bomb(boom)})
+    assert "is not a training state" in refusal(read_training_state, path)
+    assert not boom.exists()

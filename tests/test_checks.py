@@ -1,0 +1,124 @@
+"""Each check lets through what is right and names what is wrong, in one line."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from transformer.checks import (
+    load_strictly,
+    optional_import,
+    require_beam,
+    require_dropout,
+    require_ids,
+    require_mask,
+    require_pairs,
+    require_positive,
+    require_probability,
+)
+
+pytestmark = pytest.mark.plain
+
+
+def test_sizes_are_whole_numbers_of_at_least_one() -> None:
+    require_positive(layers=1, heads=10**9)
+    for wrong in (0, -3, 2.0, True, "4", None, math.nan):
+        with pytest.raises(ValueError, match=f"^heads must .* got {wrong!r}$"):
+            require_positive(layers=1, heads=wrong)
+
+
+def test_probabilities_lie_below_one() -> None:
+    require_probability(smoothing=0, decay=0.999)
+    for wrong in (1, 1.0, -0.1, math.nan, math.inf, "0.1", None):
+        with pytest.raises(ValueError, match=r"^decay must lie in \[0, 1\), got "):
+            require_probability(smoothing=0.1, decay=wrong)
+    require_dropout(0.0)
+    with pytest.raises(ValueError, match=r"^dropout must lie in \[0, 1\), got 1"):
+        require_dropout(1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.tensor([[3, 7]]), r"^source ids must lie in 0\.\.6, got 7$"),
+        (torch.tensor([[-1, 7]]), "got -1$"),
+        (torch.tensor([[3.0]]), "int64 or int32, got torch.float32$"),
+        (torch.tensor([[3]], dtype=torch.uint8), "got torch.uint8$"),
+        (torch.tensor([3]), r"\(batch, length\), neither empty, got \(1,\)$"),
+        (torch.ones(0, 2, dtype=torch.int64), r"got \(0, 2\)$"),
+        (torch.ones(2, 0, dtype=torch.int32), r"got \(2, 0\)$"),
+    ],
+)
+def test_ids_are_rows_of_the_table(ids, message) -> None:
+    require_ids(torch.tensor([[0, 6]], dtype=torch.int32), 7)
+    with pytest.raises(ValueError, match=message):
+        require_ids(ids, 7, "source ids")
+
+
+def test_ids_elsewhere_are_checked_in_shape_alone(monkeypatch) -> None:
+    require_ids(torch.empty(2, 3, dtype=torch.int64, device="meta"), 7)
+    with pytest.raises(ValueError, match=r"got \(3,\)"):
+        require_ids(torch.empty(3, dtype=torch.int64, device="meta"), 7)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    require_ids(torch.tensor([[9]]), 7)
+
+
+def test_masks_are_boolean_and_broadcast() -> None:
+    for shape in ((), (5,), (4, 5), (1, 1, 1, 5), (2, 1, 4, 1), (2, 3, 4, 5)):
+        require_mask(torch.ones(shape, dtype=torch.bool), (2, 3, 4, 5))
+    require_mask(None, (2, 3, 4, 5))
+    for wrong in ((4,), (5, 4), (2, 5), (3, 1, 4, 5), (1, 2, 3, 4, 5)):
+        with pytest.raises(ValueError, match=r"= \(2, 3, 4, 5\), got \("):
+            require_mask(torch.ones(wrong, dtype=torch.bool), (2, 3, 4, 5))
+    with pytest.raises(ValueError, match=r"True = may attend, got torch\.float32"):
+        require_mask(torch.ones(4, 5), (2, 3, 4, 5))
+
+
+def test_each_key_has_one_value() -> None:
+    require_pairs(torch.ones(2, 4, 3), torch.ones(2, 4, 5))
+    with pytest.raises(ValueError, match="got 4 keys and 5 values"):
+        require_pairs(torch.ones(2, 4, 3), torch.ones(2, 5, 3))
+
+
+def test_a_beam_is_at_least_one_wide_and_its_penalty_finite() -> None:
+    require_beam(1, 0)
+    with pytest.raises(ValueError, match=r"beam_size .* got 0"):
+        require_beam(0, 0.6)
+    for wrong in (-0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="length_penalty must be finite"):
+            require_beam(4, wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bias": None}, r'^Missing key\(s\) in state_dict: "bias"$'),
+        ({"bias": None, "weight": None}, r'^Missing key\(s\) .*: "\w+"$'),
+        ({"a": torch.ones(1), "b": torch.ones(1)}, r'^Unexpected key.*: "a"$'),
+        ({"a\nb": torch.ones(1)}, "^Unexpected key"),
+        ({"weight": torch.ones(2, 3)}, r"^size mismatch for weight: .*\[3, 2\]"),
+        ({"weight": torch.ones(3, 2).int()}, "the parameter named .weight."),
+    ],
+)
+def test_a_state_that_does_not_fit_takes_one_line(change, message) -> None:
+    state = {"weight": torch.ones(3, 2), "bias": torch.zeros(3)} | change
+    state = {name: tensor for name, tensor in state.items() if tensor is not None}
+    module = nn.Linear(2, 3, device="meta")
+    with pytest.raises(ValueError, match=message) as caught:
+        load_strictly(module, state)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_state_that_fits_is_taken_as_it_is() -> None:
+    module, weight = nn.Linear(2, 3, bias=False, device="meta"), torch.randn(3, 2)
+    load_strictly(module, {"weight": weight})
+    assert module.weight.equal(weight)
+    assert module.weight.requires_grad
+
+
+def test_a_missing_package_is_named() -> None:
+    assert optional_import("math") is math
+    message = r'^this needs no_such_package: pip install "tested-transformer\[train\]"$'
+    with pytest.raises(ValueError, match=message):
+        optional_import("no_such_package.part")
