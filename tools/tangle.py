@@ -113,13 +113,11 @@ def defined(node: ast.stmt) -> list[str]:
     ]
 
 
-def is_text(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def text_of(node: ast.stmt) -> str | None:
+    """What a docstring says; None of any other statement."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    said = value.value if isinstance(value, ast.Constant) else None
+    return said if isinstance(said, str) else None
 
 
 def parse(module: Module, number: int) -> list[ast.stmt]:
@@ -138,13 +136,14 @@ def opening(module: Module) -> tuple[str, str, str, list[str]]:
     """
     nodes = parse(module, 0)
     concept = ""
-    if nodes and is_text(nodes[0]):
-        concept = ast.literal_eval(nodes.pop(0).value).strip()
+    if nodes and (said := text_of(nodes[0])) is not None:
+        concept = said.strip()
+        del nodes[0]
         if "\n" in concept:
             raise module.fail("the docstring in the opening cell is one line")
-    if not nodes or defined(nodes[-1]) != ["__all__"]:
+    listing = nodes.pop() if nodes else None
+    if not isinstance(listing, ast.Assign) or defined(listing) != ["__all__"]:
         raise module.fail("the opening cell ends with __all__ = [names, by hand]")
-    listing = nodes.pop()
     lines = module.cells[0].splitlines()
     for node in nodes:
         if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -154,7 +153,7 @@ def opening(module: Module) -> tuple[str, str, str, list[str]]:
             raise module.fail(f"make this import absolute: {ast.unparse(node)}")
     try:
         names = ast.literal_eval(listing.value)
-    except (AttributeError, ValueError):
+    except ValueError:
         raise module.fail("__all__ is a plain list of names") from None
     all_text = "\n".join(lines[listing.lineno - 1 :])
     imports = ""
@@ -171,7 +170,7 @@ def definitions(module: Module) -> list[str]:
             line = ast.unparse(node).splitlines()[0]
             if isinstance(node, ast.Import | ast.ImportFrom):
                 raise module.fail(f"cell {number + 1} may hold no import: {line}")
-            if not isinstance(node, DEFINITIONS) and not is_text(node):
+            if not isinstance(node, DEFINITIONS) and text_of(node) is None:
                 raise module.fail(
                     f"cell {number + 1} may hold only whole definitions: {line}"
                 )
