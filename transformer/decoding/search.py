@@ -38,8 +38,10 @@ Sources = Sequence[Sequence[int]] | Tensor
 
 
 def as_decoder(decoder: nn.Module | IncrementalDecoder) -> IncrementalDecoder:
-    """A model decodes with a plain cache, unless a decoder was made of it."""
-    return CachedDecoder(decoder) if isinstance(decoder, nn.Module) else decoder
+    """The decoder itself, or for a model the plain cached one."""
+    if isinstance(decoder, IncrementalDecoder):
+        return decoder
+    return CachedDecoder(decoder)
 
 
 def as_batch(

@@ -3,6 +3,9 @@
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -89,24 +92,25 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     order of operations; with hooks, other modules than the book's (LoRA,
     quantisation), or weights that are missing or no plain tensors.
     """
-    weights: list[nn.Parameter] = []
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         return []
-    for part in (model.target_embedding, model.position, model.decoder, model.output):
-        for module in part.modules():
-            known = type(module) in _PACKED or isinstance(module, nn.Dropout)
-            hooked = module._forward_hooks or module._forward_pre_hooks
-            if not known or hooked or "forward" in vars(module):
+    weights: list[nn.Parameter] = []
+    parts = [model.target_embedding, model.position, model.decoder, model.output]
+    for module in parts:  # which grows: a module's parts come behind it
+        known = type(module) in _PACKED or isinstance(module, nn.Dropout)
+        if not known or "forward" in module.__dict__:
+            return []
+        if module._forward_hooks or module._forward_pre_hooks:
+            return []
+        for name, weight in module._parameters.items():
+            if module is model.output and name == "bias":
+                plain = weight is None
+            else:
+                plain = type(weight) is nn.Parameter
+            if not plain:
                 return []
-            for name, weight in module._parameters.items():
-                if module is model.output and name == "bias":
-                    plain = weight is None
-                else:
-                    plain = type(weight) is nn.Parameter
-                if not plain:
-                    return []
-                if weight is not None:
-                    weights.append(weight)
-    dtypes = {weight.dtype for weight in weights}
-    exact = dtypes in ({torch.float32}, {torch.float64})
+            if weight is not None:
+                weights.append(weight)
+        parts.extend(cast("Iterable[nn.Module]", module._modules.values()))
+    exact = {weight.dtype for weight in weights} in ({torch.float32}, {torch.float64})
     return weights if exact else []
