@@ -41,13 +41,16 @@ KINDS = [
 ]
 LETTERS_READ = 16
 FAR_STEPS, LAST_STEPS = 1000, 2000
-TRANSLATORS = {  # size, with attention, steps
-    "with attention": (20, True, 500),
-    "with attention, six times": (20, True, 3000),
-    "without": (22, False, 500),
-    "without, wide": (44, False, 500),
-    "without, six times": (22, False, 3000),
-    "without, twice as wide": (44, False, 3000),
+TRANSLATORS = {  # size, with attention, steps, learning rate
+    "with attention": (20, True, 500, 0.005),
+    "with attention, six times": (20, True, 3000, 0.005),
+    "without": (22, False, 500, 0.005),
+    "without, rate 0.0025": (22, False, 500, 0.0025),
+    "without, rate 0.01": (22, False, 500, 0.01),
+    "without, rate 0.02": (22, False, 500, 0.02),
+    "without, wide": (44, False, 500, 0.005),
+    "without, six times": (22, False, 3000, 0.005),
+    "without, wide, six times": (44, False, 3000, 0.005),
 }
 
 
@@ -93,8 +96,9 @@ def main() -> None:
         return recall["train_recall"](kind, LETTERS_READ, False, seed, LAST_STEPS)
 
     def translate(name: str, seed: int) -> Any:
-        size, with_attention, steps = TRANSLATORS[name]
-        network = translation["train_translator"](size, with_attention, seed, steps)
+        size, with_attention, steps, rate = TRANSLATORS[name]
+        train = translation["train_translator"]
+        network = train(size, with_attention, seed, steps, rate)
         scores = [translation["evaluate"](network, clauses) for clauses in range(1, 6)]
         words, chains, aligned = zip(*scores, strict=True)
         parameters = sum(p.numel() for p in network.parameters())
