@@ -1,0 +1,65 @@
+"""Exact match: the share of sentences that a model translates word for word.
+
+Made from book/12-training.md: edit the chapter, not this file.
+"""
+
+import random
+from collections.abc import Sequence
+
+from torch import nn
+
+from transformer.checks import require_positive
+from transformer.decoding.step import evaluating
+from transformer.decoding.support import unwrap
+from transformer.text.batches import (
+    Example,
+    batches_by_tokens,
+    example_length,
+    make_batch,
+)
+
+__all__ = [
+    "exact_matches",
+    "exact_match",
+]
+
+
+def exact_matches(
+    model: nn.Module, examples: Sequence[Example], batch_tokens: int = 4096
+) -> list[bool]:
+    """For each example, whether the most probable token is right at every position.
+
+    After the right tokens so far, the model predicts each next one and the end: then,
+    and only then, is greedy search's translation exactly the target.
+
+    Raises:
+        ValueError: for an example longer than `batch_tokens` or the model's positions.
+    """
+    config = unwrap(model).config
+    device = next(model.parameters()).device
+    lengths = [example_length(example) for example in examples]
+    exact = [False] * len(examples)
+    with evaluating(model):
+        for indices in batches_by_tokens(lengths, batch_tokens, random.Random(0)):
+            batch = make_batch(
+                [examples[index] for index in indices],
+                config.pad_id,
+                config.bos_id,
+                config.eos_id,
+            )
+            source, decoder_input, labels = (ids.to(device) for ids in batch)
+            predictions = model(source, decoder_input).argmax(dim=-1)
+            right = (predictions == labels) | (labels == config.pad_id)
+            for index, whole in zip(indices, right.all(dim=-1).tolist(), strict=True):
+                exact[index] = whole
+    return exact
+
+
+def exact_match(model: nn.Module, examples: Sequence[Example]) -> float:
+    """The share of examples that the model translates exactly, word for word.
+
+    Raises:
+        ValueError: for no examples, or one longer than the model's positions.
+    """
+    require_positive(examples=len(examples))
+    return sum(exact_matches(model, examples)) / len(examples)

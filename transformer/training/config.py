@@ -1,0 +1,111 @@
+"""Training configuration, and the paper's learning rate schedule.
+
+Made from book/12-training.md: edit the chapter, not this file.
+"""
+
+import math
+from dataclasses import dataclass
+
+from transformer.checks import require_positive, require_probability
+
+__all__ = [
+    "noam_learning_rate",
+    "SCHEDULES",
+    "TrainingConfig",
+]
+
+
+def noam_learning_rate(step: int, d_model: int, warmup_steps: int = 4000) -> float:
+    """The paper's schedule (equation 3): linear warm-up, then decay as 1/√step.
+
+    Its peak, at the end of the warm-up, is (d_model · warmup_steps)^-½.
+
+    Raises:
+        ValueError: for a step, width or warm-up below 1.
+    """
+    require_positive(step=step, d_model=d_model, warmup_steps=warmup_steps)
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+SCHEDULES = ("inverse-sqrt", "cosine")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train; the defaults train the phrasebook. Model sizes are the model's.
+
+    Attributes:
+        epochs: how often the training set is read.
+        batch_tokens: most positions, padding included, of all that a step reads.
+        micro_batch_tokens: most positions read at once; a step adds the gradients of
+            several such parts. None: the whole batch at once.
+        schedule: how the learning rate falls after warm-up, "inverse-sqrt" or "cosine".
+        learning_rate: its peak. None: the paper's, which follows from the model's width
+            and the warm-up.
+        warmup_steps: steps over which the learning rate rises to its peak.
+        cooldown: the last share of the steps, over which it also falls linearly to 0.
+        label_smoothing: the share ε of each label that all tokens share.
+        max_grad_norm: a longer gradient is clipped to this length.
+        ema_decay: the share that the moving average of the weights keeps at each step.
+        patience: epochs without a lower validation loss after which a run ends.
+        bf16: whether matrices are multiplied in bfloat16.
+        seed: fixes the order of the examples, and a run's initial weights and dropout.
+
+    The simple loop of chapter 12 has no parts, average, patience or bf16.
+
+    Raises:
+        ValueError: naming the first field that no training could follow.
+    """
+
+    epochs: int = 2
+    batch_tokens: int = 1024
+    micro_batch_tokens: int | None = None
+    schedule: str = "inverse-sqrt"
+    learning_rate: float | None = None
+    warmup_steps: int = 300
+    cooldown: float = 0.5
+    label_smoothing: float = 0.1
+    max_grad_norm: float = 1.0
+    ema_decay: float = 0.999
+    patience: int = 10
+    bf16: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_positive(
+            epochs=self.epochs,
+            batch_tokens=self.batch_tokens,
+            micro_batch_tokens=self.micro_batch_tokens or self.batch_tokens,
+            warmup_steps=self.warmup_steps,
+            patience=self.patience,
+        )
+        require_probability(
+            label_smoothing=self.label_smoothing, ema_decay=self.ema_decay
+        )
+        for name in ("learning_rate", "max_grad_norm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+        if not 0 <= self.cooldown <= 1:
+            raise ValueError(f"cooldown must lie in [0, 1], got {self.cooldown}")
+        if self.schedule not in SCHEDULES:
+            names = " or ".join(SCHEDULES)
+            raise ValueError(f"schedule must be {names}, got {self.schedule!r}")
+
+    def learning_rate_at(self, step: int, total_steps: int, d_model: int) -> float:
+        """The learning rate of a step, 1 to `total_steps`."""
+        left = (total_steps - step) / total_steps
+        cooled = min(1.0, left / self.cooldown) if self.cooldown else 1.0
+        return cooled * self._before_cooldown(step, total_steps, d_model)
+
+    def _before_cooldown(self, step: int, total_steps: int, d_model: int) -> float:
+        warmup = self.warmup_steps
+        if self.learning_rate is None and self.schedule == "inverse-sqrt":
+            return noam_learning_rate(step, d_model, warmup)
+        peak = self.learning_rate or noam_learning_rate(warmup, d_model, warmup)
+        if step <= warmup:
+            return peak * step / warmup
+        if self.schedule == "inverse-sqrt":
+            return peak * math.sqrt(warmup / step)
+        progress = (step - warmup) / (total_steps - warmup)
+        return peak * (1 + math.cos(math.pi * progress)) / 2

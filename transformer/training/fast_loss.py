@@ -1,0 +1,127 @@
+"""The label-smoothed loss without all the logits at once.
+
+Made from book/15-faster.md: edit the chapter, not this file.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from transformer.checks import require_positive, require_probability
+from transformer.text.words import PAD_ID
+
+__all__ = [
+    "ChunkedLoss",
+    "chunked_loss",
+]
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """The sum of smoothed losses; its gradient is made in the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Float[Tensor, "rows d_model"],
+        weight: Float[Tensor, "vocabulary d_model"],
+        labels: Int[Tensor, " rows"],
+        smoothing: float,
+        chunk_size: int,
+        needs_grad: bool,
+    ) -> Float[Tensor, ""]:
+        device = hidden.device.type
+        exact = torch.promote_types(weight.dtype, torch.float32)  # sums are kept in it
+        autocast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if autocast else weight.dtype
+        table = weight.to(dtype)
+        loss = torch.zeros((), dtype=exact, device=hidden.device)
+        grad_hidden = torch.zeros_like(hidden, dtype=exact)
+        grad_weight = torch.zeros_like(weight, dtype=exact)
+        # Two buffers serve all chunks: to allocate new ones costs more than the
+        # softmax in them.
+        shape = min(chunk_size, len(hidden)), len(table)
+        buffers = table.new_empty(shape), table.new_empty(shape)
+        with torch.autocast(device, enabled=False):
+            for start in range(0, len(hidden), chunk_size):
+                chunk = slice(start, start + chunk_size)
+                rows, label = hidden[chunk].to(dtype), labels[chunk, None]
+                logits = torch.mm(rows, table.T, out=buffers[0][: len(rows)])
+                probs = torch.softmax(logits, dim=-1, out=buffers[1][: len(rows)])
+                label_logit = logits.gather(-1, label).squeeze(-1).to(exact)
+                label_prob = probs.gather(-1, label).squeeze(-1)
+                log_sum = label_logit - label_prob.to(exact).log()  # ln Σ exp(z)
+                underflow = label_prob == 0  # then by its definition
+                log_sum[underflow] = logits[underflow].to(exact).logsumexp(-1)
+                loss += (log_sum - (1 - smoothing) * label_logit).sum()
+                if needs_grad:
+                    each = torch.arange(len(rows), device=hidden.device)
+                    probs[each, label[:, 0]] -= 1 - smoothing  # p - q, but for ε / V
+                    grad_hidden[chunk] = (probs @ table).to(exact)
+                    if dtype == exact:
+                        grad_weight.addmm_(probs.T, rows)
+                    else:  # a half-precision product cannot add to a float32 tensor
+                        grad_weight += probs.T @ rows
+            share = smoothing / len(weight)
+            weight_sum = weight.sum(0, dtype=exact)
+            hidden_sum = hidden.sum(0, dtype=exact)
+            loss -= share * (weight_sum @ hidden_sum)
+            grad_hidden -= share * weight_sum
+            grad_weight -= share * hidden_sum
+        ctx.save_for_backward(
+            grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype)
+        )
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_loss * grad_hidden, grad_loss * grad_weight, None, None, None, None
+
+
+def chunked_loss(
+    hidden: Float[Tensor, "*positions d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    labels: Int[Tensor, "*positions"],
+    smoothing: float = 0.1,
+    pad_id: int = PAD_ID,
+    chunk_size: int = 256,
+    reduction: str = "mean",
+) -> Float[Tensor, ""]:
+    """Label-smoothed cross-entropy of a linear map's outputs, chunk by chunk.
+
+    What `label_smoothed_loss(hidden @ weight.T, labels)` gives, in nats, but never more
+    than `chunk_size` rows of logits exist. `weight` is that of the output projection.
+    `reduction` is "mean", over the labels that are not padding, or "sum".
+
+    Raises:
+        ValueError: for smoothing outside [0, 1), sizes that disagree, a `chunk_size`
+            below 1, another `reduction`, labels that are all padding, or (on a CPU) one
+            that `weight` has no row for.
+    """
+    require_positive(chunk_size=chunk_size)
+    require_probability(smoothing=smoothing)
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction must be mean or sum, got {reduction!r}")
+    if hidden.shape[:-1] != labels.shape:
+        shapes = f"{tuple(hidden.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"each label needs a row of hidden, got {shapes}")
+    if hidden.size(-1) != weight.size(-1):
+        widths = f"{hidden.size(-1)} and {weight.size(-1)}"
+        raise ValueError(f"hidden and weight must be equally wide, got {widths}")
+    real = labels != pad_id
+    hidden, labels = hidden[real], labels[real]
+    if not len(labels):
+        raise ValueError("a loss needs at least one label, got only padding")
+    if labels.device.type == "cpu":  # an accelerator would have to stop and wait
+        low, high = (int(bound) for bound in labels.aminmax())
+        if low < 0 or high >= len(weight):
+            wrong = low if low < 0 else high
+            raise ValueError(f"labels must lie in 0..{len(weight) - 1}, got {wrong}")
+    total = ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, labels, smoothing, chunk_size, torch.is_grad_enabled()
+    )
+    return total / len(labels) if reduction == "mean" else total

@@ -1,0 +1,40 @@
+"""Label-smoothed cross-entropy.
+
+Made from book/12-training.md: edit the chapter, not this file.
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transformer.checks import require_probability
+from transformer.text.words import PAD_ID
+
+__all__ = [
+    "label_smoothed_loss",
+]
+
+
+def label_smoothed_loss(
+    logits: Float[Tensor, "batch length vocabulary"],
+    labels: Int[Tensor, "batch length"],
+    smoothing: float = 0.1,
+    pad_id: int = PAD_ID,
+) -> Float[Tensor, ""]:
+    """Cross-entropy with label smoothing: labels keep 1 - ε, all tokens share ε.
+
+    The mean, in nats, over the labels that are not padding (section 5.4).
+
+    Raises:
+        ValueError: for smoothing outside [0, 1), sizes that disagree, or labels that
+            are all padding.
+    """
+    require_probability(smoothing=smoothing)
+    if logits.shape[:-1] != labels.shape:
+        shapes = f"{tuple(logits.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"each label needs a row of logits, got {shapes}")
+    real = labels != pad_id
+    if not real.any():
+        raise ValueError("a loss needs at least one label, got only padding")
+    surprise = -logits[real].log_softmax(dim=-1)  # of every token, in nats
+    of_labels = surprise.gather(-1, labels[real][:, None]).squeeze(-1)
+    return ((1 - smoothing) * of_labels + smoothing * surprise.mean(dim=-1)).mean()

@@ -1,0 +1,34 @@
+"""Mixed precision: matrix products in bfloat16, sums and weights in float32.
+
+Made from book/15-faster.md: edit the chapter, not this file.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+__all__ = [
+    "bf16_autocast",
+    "made_for_bf16",
+]
+
+
+@contextmanager
+def bf16_autocast(device: str) -> Iterator[None]:
+    """Autocast to bfloat16; on a CPU, attention is spelled out.
+
+    There, fused attention in bfloat16 is slow where sequences are short.
+    """
+    attention = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
+    with torch.autocast(device, torch.bfloat16), attention:
+        yield
+
+
+def made_for_bf16(device: str) -> bool:
+    """Whether a device multiplies bfloat16 matrices faster than float32 ones."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    supported = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    return bool(supported())

@@ -1,0 +1,360 @@
+"""The folder of a run: its description, metrics, checkpoints and models.
+
+Made from book/workshop/real-training.md: edit the chapter, not this file.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from filelock import FileLock, Timeout
+
+from transformer.checkpoint import (
+    read_training_state,
+    remove_partial_files,
+    write_atomically,
+    write_training_state,
+)
+from transformer.checks import require_positive
+from transformer.decoding.translator import Translator
+from transformer.training.loop import StepMetrics
+
+__all__ = [
+    "RunInfo",
+    "read_run",
+    "read_metrics",
+    "load_run",
+    "RunFolder",
+]
+
+
+class RunInfo(NamedTuple):
+    """What a run was trained on, from its `run.json`.
+
+    `data` is the folder that the sentences were read from, if they were.
+    """
+
+    data: str | None
+    languages: tuple[str, str]
+    text: str
+    model: dict[str, Any]
+    training: dict[str, Any]
+
+    def fingerprint(self, digest: str) -> str:
+        """What two runs have in common if one may go on with the other's checkpoints."""
+        return json.dumps(_comparable({**self._asdict(), "dataset": digest}))
+
+
+def read_run(folder: str | os.PathLike[str]) -> RunInfo:
+    """The description of the run in a folder.
+
+    Raises:
+        ValueError: for a folder without one, or one that is damaged.
+    """
+    path = Path(folder) / "run.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not the folder of a run: it has no run.json")
+    found = _read_json(path)
+    data, languages = found.get("data"), found.get("languages")
+    text, model, training = (found.get(n) for n in ("text", "model", "training"))
+    if not (
+        isinstance(data, str | None)
+        and isinstance(languages, list)
+        and len(languages) == 2
+        and all(isinstance(code, str) for code in languages)
+        and isinstance(text, str)
+        and isinstance(model, dict)
+        and isinstance(training, dict)
+    ):
+        raise ValueError(f"{path} is damaged: it does not describe a run")
+    return RunInfo(data, (languages[0], languages[1]), text, model, training)
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[StepMetrics]:
+    """The metrics of each step of a run; a line that is damaged is left out."""
+    path = Path(folder) / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    metrics = (_step_metrics(line) for line in lines)
+    return [each for each in metrics if each is not None]
+
+
+def _metrics_line(metrics: StepMetrics) -> str:
+    found = {n: value for n, value in metrics._asdict().items() if value is not None}
+    return json.dumps(found) + "\n"
+
+
+_WHOLE = ("step", "total_steps", "epoch", "target_tokens")
+
+
+def _step_metrics(line: bytes) -> StepMetrics | None:
+    try:
+        found = json.loads(line)
+        metrics = StepMetrics(**found)
+    except (RecursionError, TypeError, ValueError):
+        return None
+    for name, value in found.items():
+        kind = int if name in _WHOLE else int | float
+        if not isinstance(value, kind) or isinstance(value, bool):
+            return None
+        if not abs(value) < 2**53 or math.isnan(value):
+            return None
+    return metrics
+
+
+def load_run(folder: str | os.PathLike[str], average: int = 0) -> Translator:
+    """The translator of a run: the weights with the lowest validation loss.
+
+    With `average`, the mean of the weights that the last so many epochs ended with.
+
+    Raises:
+        ValueError: for a folder without a model, too few epochs to average, or epochs
+            of different models.
+    """
+    folder = Path(folder)
+    if not average:
+        return Translator.load(folder)
+    require_positive(average=average)
+    paths = [folder / name for name in _own_files(folder, _EPOCH)][-average:]
+    if len(paths) < average:
+        raise ValueError(f"{folder} keeps {len(paths)} epochs, not {average}")
+    translator, *others = (Translator.load(path) for path in paths)
+    if any(other.model.config != translator.model.config for other in others):
+        raise ValueError(f"{folder} keeps epochs of different models")
+    models = [translator.model, *(other.model for other in others)]
+    with torch.no_grad():
+        for same in zip(*(model.parameters() for model in models), strict=True):
+            same[0].copy_(torch.stack(list(same)).mean(dim=0))
+    return translator
+
+
+_CHECKPOINT = re.compile(r"training-\d{8,}\.pt")
+_EPOCH = re.compile(r"epoch-\d{4,}\.safetensors")
+_BEFORE_RUN = re.compile(r"run\.lock|run\.json\.\d+\.part")
+
+
+class RunFolder:
+    """The files of one run. Nothing else in the folder is ever touched.
+
+    Use `with folder.lock(): folder.open(…)` before the rest.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not os.fspath(path):
+            raise ValueError("a run needs the name of a folder, got ''")
+        self.path = Path(path)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from writing here, as long as this one lives.
+
+        Raises:
+            ValueError: when one is writing here already, or for a folder that holds
+                something else than a run, or that cannot be written to.
+        """
+        try:
+            if self.path.is_dir() and not (self.path / "run.json").is_file():
+                for name in sorted(os.listdir(self.path)):
+                    if not _BEFORE_RUN.fullmatch(name):
+                        raise ValueError(
+                            f"{self.path} is neither empty nor the folder of a run: "
+                            f"it has {name}, but no run.json"
+                        )
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Shared inside a process, where a notebook may have left a training
+            # half-way.
+            lock = FileLock(self.path / "run.lock", is_singleton=True)
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise ValueError(f"another training is writing to {self.path}") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def open(self, info: RunInfo, digest: str) -> None:
+        """Begin the run described, or go on with it.
+
+        `digest` is the dataset's. A run that kept no model and no checkpoint, or that
+        diverged before its first model, makes way for another.
+
+        Raises:
+            ValueError: naming the first difference to the run that is there.
+        """
+        ours = json.loads(json.dumps({**info._asdict(), "dataset": digest}))
+        path = self.path / "run.json"
+        remove_partial_files(path)
+        try:
+            theirs = _read_json(path) if path.is_file() else {}
+            difference = _difference(_comparable(theirs), _comparable(ours))
+            if theirs and difference and not self._may_begin_again(theirs):
+                raise ValueError(f"{self.path} has another run: {difference}")
+            if difference:
+                self._remove(_CHECKPOINT)
+                (self.path / "metrics.jsonl").unlink(missing_ok=True)
+            if theirs != ours:
+                write_atomically(path, json.dumps(ours, indent=1).encode())
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
+
+    def _may_begin_again(self, theirs: Mapping[str, Any]) -> bool:
+        if (self.path / "model.safetensors").exists():
+            return False
+        return "diverged" in theirs or not self.checkpoints()
+
+    def diverged(self, step: int) -> None:
+        """Note that the run went astray, so that another may begin here."""
+        path = self.path / "run.json"
+        found = {**_read_json(path), "diverged": step}
+        with self._explained():
+            write_atomically(path, json.dumps(found, indent=1).encode())
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints that are there, the newest first."""
+        return [self.path / n for n in reversed(_own_files(self.path, _CHECKPOINT))]
+
+    def resume(
+        self, load: Callable[[dict[str, Any]], int], report: Callable[[str], None]
+    ) -> int:
+        """Load the newest checkpoint that is whole; the last step, or 0.
+
+        Raises:
+            ValueError: when there are checkpoints, but all are damaged.
+        """
+        reasons = []
+        for path in self.checkpoints():
+            try:
+                step = load(read_training_state(path))
+            except ValueError as error:
+                reasons.append(f"{path.name}: {error}")
+                continue
+            for reason in reasons:
+                report(f"{reason}; going on from {path.name} instead")
+            return step
+        if reasons:
+            raise ValueError(f"no checkpoint can be read: {reasons[0]}")
+        return 0
+
+    def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
+        """Keep the run as it stands, and the checkpoint before this one."""
+        with self._explained():
+            write_training_state(self.path / f"training-{step:08}.pt", state)
+            self._remove(_CHECKPOINT, keep=2)
+
+    def save_best(self, translator: Translator) -> None:
+        """Keep the best weights so far, with all it takes to translate."""
+        with self._explained():
+            translator.save(self.path / "model.safetensors")
+
+    def save_epoch(self, epoch: int, translator: Translator, keep: int) -> None:
+        """Keep the weights at the end of an epoch, and those of the last few."""
+        with self._explained():
+            translator.save(self.path / f"epoch-{epoch:04}.safetensors")
+            self._remove(_EPOCH, keep)
+
+    def append_metrics(self, metrics: StepMetrics) -> None:
+        """Add a line to the metrics."""
+        with self._explained(), (self.path / "metrics.jsonl").open("a") as file:
+            file.write(_metrics_line(metrics))
+
+    def rewind(self, step: int) -> float:
+        """Drop what was written after a step, because it will be taken again.
+
+        Returns the seconds that the run took up to that step.
+        """
+        kept = [each for each in read_metrics(self.path) if each.step <= step]
+        with self._explained():
+            for name in sorted(os.listdir(self.path)):
+                whole = re.sub(r"\.\d+\.part$", "", name)
+                if whole in ("run.json", "metrics.jsonl", "model.safetensors") or any(
+                    kind.fullmatch(whole) for kind in (_CHECKPOINT, _EPOCH)
+                ):
+                    remove_partial_files(self.path / whole)
+            for path in self.checkpoints():
+                if int(path.stem.partition("-")[2]) > step:
+                    path.unlink()
+            text = "".join(map(_metrics_line, kept))
+            write_atomically(self.path / "metrics.jsonl", text.encode())
+        return max((each.seconds for each in kept), default=0.0)
+
+    def _remove(self, kind: re.Pattern[str], keep: int = 0) -> None:
+        names = _own_files(self.path, kind)
+        for name in names[: len(names) - keep]:
+            (self.path / name).unlink()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in one line what a full disk or a read-only folder means."""
+        try:
+            yield
+        except OSError as error:
+            checkpoints = self.checkpoints()
+            kept = f"{checkpoints[0].name} is kept" if checkpoints else ""
+            raise ValueError(
+                f"cannot write to {self.path}: {error.strerror or error}; "
+                f"{kept or 'no checkpoint is kept yet'}, and the same command goes on "
+                "from it once there is room"
+            ) from None
+
+
+def _own_files(folder: Path, kind: re.Pattern[str]) -> list[str]:
+    """The names of a run's files of one kind, by their number."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    numbered = [
+        (int(re.sub(r"\D", "", name.rpartition(".")[0])), name)
+        for name in names
+        if kind.fullmatch(name)
+    ]
+    return [name for _, name in sorted(numbered)]
+
+
+def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What fixes the steps of a run: not where its data lies, nor when it diverged.
+
+    How long it lasts counts only where the learning rate depends on that.
+    """
+    found = json.loads(json.dumps(description))
+    training = found.get("training")
+    if isinstance(training, dict):
+        if training.get("schedule") == "inverse-sqrt" and not training.get("cooldown"):
+            training.pop("epochs", None)
+        training.pop("patience", None)
+    return {n: x for n, x in found.items() if n not in ("data", "diverged")}
+
+
+def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """The first choice in which two runs differ."""
+    for name, mine in ours.items():
+        other = theirs.get(name)
+        if isinstance(mine, dict) and isinstance(other, dict):
+            inner = _difference(other, mine)
+            if inner:
+                return inner
+        elif other != mine:
+            return f"its {name} is {other!r:.60}, here {mine!r:.60}"
+    return ""
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A dictionary from a small file.
+
+    Raises:
+        ValueError: for a file that has none.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it should have a dictionary")
+    return found

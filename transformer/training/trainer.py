@@ -1,0 +1,396 @@
+"""Training real translators: data, presets, and runs that outlive a crash.
+
+Made from book/workshop/real-training.md: edit the chapter, not this file.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from transformer.checks import optional_import, require_positive
+from transformer.decoding.translator import Translator
+from transformer.model import Transformer, TransformerConfig
+from transformer.text.batches import Example, batches_by_tokens, example_length
+from transformer.text.multi30k import SentencePair, read_pairs
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Tokenizer
+from transformer.training.bleu import corpus_scores
+from transformer.training.config import TrainingConfig
+from transformer.training.distributed import ProcessGroup
+from transformer.training.dropout import use_fast_dropout
+from transformer.training.loop import StepMetrics
+from transformer.training.run_folder import RunFolder, RunInfo
+from transformer.training.train_state import TrainState, validation_loss
+
+__all__ = [
+    "TranslationDataset",
+    "Preset",
+    "PRESETS",
+    "translation_model",
+    "train_translator",
+]
+
+
+class TranslationDataset(NamedTuple):
+    """Training set and validation set of a translator, with its tokenizers.
+
+    `validation_pairs` are the sentences of `validation`; `folder` is where they were
+    read, and `left_out` counts the pairs that were too long.
+    """
+
+    train: list[Example]
+    validation: list[Example]
+    validation_pairs: list[SentencePair]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    languages: tuple[str, str] = ("en", "de")
+    text: str = "raw"
+    folder: str | None = None
+    left_out: int = 0
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        source: str,
+        target: str,
+        text: str = "raw",
+        vocab_size: int = 9712,
+        max_tokens: int = 256,
+    ) -> "TranslationDataset":
+        """Read the pairs of a folder; train a joint tokenizer on its training pairs.
+
+        A pair of more than `max_tokens` tokens on one side is left out.
+
+        Raises:
+            ValueError: for files that are missing, unreadable or do not pair, a
+                `vocab_size` that is too small, or no pair that fits.
+        """
+        require_positive(max_tokens=max_tokens)
+        pairs = read_pairs(folder, text, "train", source, target)
+        validation_pairs = read_pairs(folder, text, "val", source, target)
+        sentences = [side for pair in pairs for side in pair]
+        tokenizer = SubwordTokenizer.train(sentences, vocab_size, text)
+
+        def encode(pair: SentencePair) -> Example:
+            return tokenizer.encode(pair[0]), tokenizer.encode(pair[1])
+
+        def fits(example: Example) -> bool:
+            return all(example) and example_length(example) <= max_tokens
+
+        train = [example for example in map(encode, pairs) if fits(example)]
+        kept = [pair for pair in validation_pairs if fits(encode(pair))]
+        if not train or not kept:
+            raise ValueError(f"{folder} has no pairs of at most {max_tokens} tokens")
+        return cls(
+            train,
+            validation=[encode(pair) for pair in kept],
+            validation_pairs=[(one, tokenizer.normalize(other)) for one, other in kept],
+            source_tokenizer=tokenizer,
+            target_tokenizer=tokenizer,
+            languages=(source, target),
+            text=text,
+            folder=str(Path(folder).resolve()),
+            left_out=len(pairs) - len(train) + len(validation_pairs) - len(kept),
+        )
+
+    def digest(self) -> str:
+        """A short text that no other dataset has."""
+        tokenizers = self.source_tokenizer.to_json(), self.target_tokenizer.to_json()
+        data = json.dumps([self.train, self.validation, *tokenizers])
+        return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+class Preset(NamedTuple):
+    """Choices that were tried together; `sizes` are arguments of TransformerConfig."""
+
+    vocab_size: int
+    sizes: dict[str, Any]
+    training: TrainingConfig
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest example that fits into the model and into a batch."""
+        training = self.training
+        tokens = training.micro_batch_tokens or training.batch_tokens
+        longest = int(self.sizes.get("max_length", 1024))
+        return min(longest, tokens, training.batch_tokens)
+
+
+def _preset(
+    vocab_size: int = 9712,
+    layers: int = 4,
+    d_model: int = 128,
+    num_heads: int = 4,
+    d_ff: int = 256,
+    dropout: float = 0.3,
+    norm_first: bool = True,
+    **training: Any,
+) -> Preset:
+    sizes = {
+        "d_model": d_model,
+        "num_heads": num_heads,
+        "num_encoder_layers": layers,
+        "num_decoder_layers": layers,
+        "d_ff": d_ff,
+        "dropout": dropout,
+        "norm_first": norm_first,
+        "tie_embeddings": True,
+        "max_length": 256,
+    }
+    defaults = {"epochs": 80, "cooldown": 0.0, "seed": 1}
+    return Preset(vocab_size, sizes, TrainingConfig(**{**defaults, **training}))
+
+
+# Tiny has the sizes of Transformer-Tiny (Wu et al. 2021), small and toy were found by
+# trying, base has the paper's.
+PRESETS = {
+    "tiny": _preset(batch_tokens=2048, learning_rate=0.005, warmup_steps=2000),
+    "small": _preset(
+        layers=3,
+        d_model=256,
+        d_ff=512,
+        batch_tokens=2048,
+        learning_rate=0.0035,
+        warmup_steps=2000,
+    ),
+    "base": _preset(
+        layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        norm_first=False,
+        batch_tokens=4096,
+        learning_rate=0.0007,
+        warmup_steps=4000,
+    ),
+    "toy": _preset(
+        vocab_size=300,
+        layers=2,
+        d_model=64,
+        d_ff=128,
+        dropout=0.1,
+        norm_first=False,
+        epochs=10,
+        batch_tokens=1024,
+        learning_rate=0.003,
+        warmup_steps=100,
+    ),
+}
+
+
+def translation_model(
+    vocab_size: int, sizes: Mapping[str, Any], seed: int = 0
+) -> Transformer:
+    """An untrained model over a joint vocabulary, with the faster dropout."""
+    with torch.random.fork_rng(devices=[]):  # the caller's random state stays
+        torch.default_generator.manual_seed(seed)
+        model = Transformer(TransformerConfig(vocab_size, vocab_size, **sizes))
+    use_fast_dropout(model)
+    return model
+
+
+def train_translator(
+    dataset: TranslationDataset,
+    model: Transformer,
+    config: TrainingConfig,
+    folder: str | os.PathLike[str] | None = None,
+    process_group: ProcessGroup | None = None,
+    checkpoint_every: int = 200,
+    keep_epochs: int = 10,
+    report: Callable[[str], None] = lambda message: None,
+) -> Generator[StepMetrics, None, None]:
+    """Train a model to translate; `for metrics in train_translator(…)` takes the steps.
+
+    In the end the model has the best weights: of the moving averages at the end of each
+    epoch, that with the lowest validation loss. Until then it has those of the last
+    step.
+
+    With a `folder`, the run is kept there: a checkpoint after so many steps and at the
+    end of each epoch, the last `keep_epochs` epochs' weights, the best ones
+    (`model.safetensors`) and the metrics of each step. A run that was cut short, at any
+    moment, goes on to the same weights, bit for bit on the CPU of one machine.
+
+    Raises:
+        ValueError: for `checkpoint_every` or `keep_epochs` below 1; for tokenizers that
+            are not the model's; where sacreBLEU is not installed; for an example that
+            does not fit into a batch; for a folder that cannot be written to, that has
+            other files or another run, that another training is writing to, or that not
+            all processes share; for a loss that is not finite.
+    """
+    require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
+    optional_import("sacrebleu.metrics")  # better now than after an epoch
+    _translator(model, dataset)
+    run = None if folder is None else RunFolder(folder)
+    longest = max(map(example_length, dataset.train + dataset.validation))
+    tokens = config.micro_batch_tokens or config.batch_tokens
+    limit = min(tokens, config.batch_tokens, model.config.max_length)
+    if longest > limit:
+        raise ValueError(
+            f"the dataset has an example of {longest} tokens, but at most {limit} fit"
+        )
+    trainer = _Trainer(
+        dataset,
+        TrainState(model, config, process_group or ProcessGroup()),
+        run,
+        checkpoint_every,
+        keep_epochs,
+        report,
+    )
+    return trainer.steps()
+
+
+def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:
+    tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
+    return Translator(model, *tokenizers, dataset.languages)
+
+
+@dataclasses.dataclass
+class _Trainer:
+    """A run: what it learns from, what it changes, and where it is kept."""
+
+    dataset: TranslationDataset
+    state: TrainState
+    run: RunFolder | None
+    checkpoint_every: int
+    keep_epochs: int
+    report: Callable[[str], None]
+
+    def steps(self) -> Generator[StepMetrics, None, None]:
+        """Take up the run where it was left, and go on to its end."""
+        with contextlib.ExitStack() as stack:
+            done, seconds = self._begin(stack)
+            yield from self._train(done, seconds)
+            self.state.give_best_weights()
+
+    @property
+    def _is_first(self) -> bool:
+        return self.state.process_group.rank == 0
+
+    def _begin(self, stack: contextlib.ExitStack) -> tuple[int, float]:
+        """Open the folder, load the newest checkpoint; its step and seconds."""
+        run, group = self.run, self.state.process_group
+        self.fingerprint = ""
+        if run is None:
+            return 0, 0.0
+        dataset, model = self.dataset, self.state.model
+        info = RunInfo(
+            dataset.folder,
+            dataset.languages,
+            dataset.text,
+            dataclasses.asdict(model.config),
+            dataclasses.asdict(self.state.config),
+        )
+        digest = dataset.digest()
+
+        def open_folder() -> None:
+            stack.enter_context(run.lock())
+            run.open(info, digest)
+
+        group.first(open_folder)
+        self.fingerprint = info.fingerprint(digest)
+        done = run.resume(
+            lambda state: self.state.load_state_dict(state, self.fingerprint),
+            self.report,
+        )
+        if group.sum(float(done)) != done * group.size:
+            raise ValueError(f"not all processes find the same run in {run.path}")
+        return done, group.first(lambda: run.rewind(done)) or 0.0
+
+    def _batches(self, epoch: int) -> list[list[int]]:
+        config = self.state.config
+        lengths = [example_length(example) for example in self.dataset.train]
+        rng = random.Random(f"{config.seed} {epoch}")
+        return batches_by_tokens(lengths, config.batch_tokens, rng)
+
+    def _train(self, done: int, seconds: float) -> Generator[StepMetrics, None, None]:
+        """The steps after those that are done."""
+        state, config = self.state, self.state.config
+        per_epoch = len(self._batches(1))
+        total_steps = config.epochs * per_epoch
+        started = time.perf_counter() - seconds
+        for epoch in range(done // per_epoch + 1, config.epochs + 1):
+            if epoch > state.best_epoch + config.patience:
+                self.report(f"no better for {config.patience} epochs: the run ends")
+                return
+            first = (epoch - 1) * per_epoch + 1
+            for step, indices in enumerate(self._batches(epoch), start=first):
+                if step <= done:
+                    continue
+                examples = [self.dataset.train[index] for index in indices]
+                learning_rate = config.learning_rate_at(
+                    step, total_steps, state.model.config.d_model
+                )
+                loss, grad_norm = state.train_step(examples, step, learning_rate)
+                self._require_finite(step, loss, grad_norm)
+                metrics = StepMetrics(
+                    step,
+                    total_steps,
+                    epoch,
+                    loss,
+                    learning_rate,
+                    grad_norm,
+                    target_tokens=sum(len(target) + 1 for _, target in examples),
+                    seconds=time.perf_counter() - started,
+                )
+                if step == epoch * per_epoch:
+                    metrics = self._end_epoch(metrics)
+                self._keep(metrics)
+                yield metrics
+
+    def _require_finite(self, step: int, loss: float, grad_norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            return
+        if self.run is not None and self._is_first:
+            self.run.diverged(step)
+        raise ValueError(
+            f"step {step} diverged, its loss is {loss} and its gradient's norm "
+            f"{grad_norm}: try a lower learning rate"
+        )
+
+    def _keep(self, metrics: StepMetrics) -> None:
+        if self.run is None or not self._is_first:
+            return
+        self.run.append_metrics(metrics)
+        if (
+            metrics.step % self.checkpoint_every == 0
+            or metrics.validation_loss is not None
+        ):
+            state = self.state.state_dict(metrics.step, self.fingerprint)
+            self.run.save_checkpoint(metrics.step, state)
+
+    def _end_epoch(self, metrics: StepMetrics) -> StepMetrics:
+        """Evaluate the moving average on the validation set; keep the weights."""
+        state, config, dataset = self.state, self.state.config, self.dataset
+        group = state.process_group
+
+        def evaluate() -> tuple[float, float]:
+            if self.run is not None:
+                last = _translator(state.model, dataset)
+                self.run.save_epoch(metrics.epoch, last, self.keep_epochs)
+            tokens = config.micro_batch_tokens or config.batch_tokens
+            loss = validation_loss(
+                state.averaged, dataset.validation, tokens, config.bf16
+            )
+            averaged = _translator(state.averaged, dataset)
+            sources, references = zip(*dataset.validation_pairs, strict=True)
+            hypotheses = averaged.translate(list(sources))
+            bleu = corpus_scores(list(hypotheses), references, dataset.text).bleu
+            if self.run is not None and loss < state.best_validation_loss:
+                self.run.save_best(averaged)
+            return loss, bleu
+
+        loss, bleu = group.first(evaluate) or (0.0, 0.0)
+        loss, bleu = group.sum(loss), group.sum(bleu)
+        state.note_validation(loss, metrics.epoch)
+        return metrics._replace(validation_loss=loss, bleu=bleu)
