@@ -1,6 +1,7 @@
 """What is declared, and what a wheel holds."""
 
 import ast
+import importlib
 import importlib.util
 import json
 import re
@@ -164,3 +165,9 @@ def test_bookkit_says_what_to_install(missing: str) -> None:
         f"ImportError: bookkit needs {missing}: pip install 'tested-transformer[book]'"
     )
     assert done.stderr.count("Traceback") == 1
+
+
+def test_the_command_is_where_pyproject_says() -> None:
+    (target,) = PROJECT["project"]["scripts"].values()
+    module, _, function = target.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
