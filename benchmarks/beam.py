@@ -25,7 +25,7 @@ from race import processor  # noqa: E402
 
 from transformer.decoding.search import beam_search  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
-from transformer.text.phrasebook import phrasebook_examples  # noqa: E402
+from transformer.text.phrasebook import phrasebook_examples, sample_pairs  # noqa: E402
 from transformer.training.config import TrainingConfig  # noqa: E402
 from transformer.training.loop import phrasebook_model, train  # noqa: E402
 
@@ -76,13 +76,13 @@ def main() -> None:
     options = ask.parse_args()
     seeds = options.seeds
     torch.set_num_threads(1)
-    examples = phrasebook_examples(options.tests, seed=13, held_out=True)
+    examples = phrasebook_examples(sample_pairs(options.tests, 13, held_out=True))
     runs, started = [], time.perf_counter()
     for done, seed in enumerate(seeds):
         model = phrasebook_model(seed)
-        config = TrainingConfig(epochs=1, warmup_steps=100)
-        sentences = phrasebook_examples(options.sentences, seed)
-        for step in train(model, sentences, config, seed):
+        config = TrainingConfig(epochs=1, warmup_steps=100, seed=seed)
+        sentences = phrasebook_examples(sample_pairs(options.sentences, seed))
+        for step in train(model, sentences, config):
             if step.step % 50 == 0:
                 print(f"seed {seed}: step {step.step} of {step.total_steps}")
         model.eval()
