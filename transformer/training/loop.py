@@ -132,13 +132,13 @@ def train(
     examples: Sequence[Example],
     config: TrainingConfig | None = None,
 ) -> Iterator[StepMetrics]:
-    """Train the model in place; `for metrics in train(…)` takes the steps.
+    """Train a model in place, a step for each metrics that the caller takes.
 
     The config's `seed` fixes the order of the examples; dropout draws from torch's own
     generator. Between steps, and afterwards, the model is in the mode it was in.
 
     Raises:
-        ValueError: for no examples, or one longer than a batch or the model's positions.
+        ValueError: for no examples, or one longer than a batch or the positions.
     """
     config = config or TrainingConfig()
     require_positive(examples=len(examples))

@@ -4,7 +4,6 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -48,7 +47,7 @@ class RunInfo(NamedTuple):
     training: dict[str, Any]
 
     def fingerprint(self, digest: str) -> str:
-        """What two runs have in common if one may go on with the other's checkpoints."""
+        """The same for two runs if one may go on from the other's checkpoints."""
         return json.dumps(_comparable({**self._asdict(), "dataset": digest}))
 
 

@@ -1,4 +1,4 @@
-"""All that a real training changes: weights, optimiser, moving average, the best so far.
+"""The state of a real training: weights, optimiser, moving average, the best so far.
 
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """

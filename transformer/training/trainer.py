@@ -210,7 +210,7 @@ def train_translator(
     keep_epochs: int = 10,
     report: Callable[[str], None] = lambda message: None,
 ) -> Generator[StepMetrics, None, None]:
-    """Train a model to translate; `for metrics in train_translator(…)` takes the steps.
+    """Train a model to translate, a step for each metrics that the caller takes.
 
     In the end the model has the best weights: of the moving averages at the end of each
     epoch, that with the lowest validation loss. Until then it has those of the last
