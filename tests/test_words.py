@@ -194,6 +194,7 @@ def test_a_word_tokenizer_is_kept_as_json():
     assert (again.pad_id, again.bos_id, again.eos_id) == (PAD_ID, BOS_ID, EOS_ID)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,6 +4,7 @@ Made from book/workshop/corpus.md: edit the chapter, not this file.
 """
 
 import gzip
+import html
 import io
 import os
 import re
@@ -81,9 +82,7 @@ def multi30k_name(text: str, split: str, language: str) -> str:
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r:.40}")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", language):
-        raise ValueError(
-            f"a language has a code, like en or pt-BR, got {language!r:.40}"
-        )
+        raise ValueError(f"language must be a code, like en or pt-BR, got {language!r}")
     middle = ".lc.norm.tok" if text == "tok" else ""
     return f"{text}/{SPLITS[split]}{middle}.{language}"
 
@@ -137,14 +136,17 @@ def _fetch(
         pooch.retrieve(
             url, f"sha256:{sha256}", path.name, path.parent.absolute(), None, download
         )
+        return
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        if "does not match" in reason:  # pooch's own words are four lines of hashes
-            reason = f"it is not the file expected, with SHA-256 {sha256[:12]}…"
-        raise ValueError(
-            f"cannot fetch {url}: {reason[-200:]}; "
-            f"download it yourself into {path.parent}"
-        ) from None
+        first = next(iter(error.args), "")
+        reason = " ".join((first if isinstance(first, str) else str(error)).split())
+    if "does not match" in reason:  # pooch names both hashes in full
+        reason = f"it is not the file expected, with SHA-256 {sha256[:12]}…"
+    reason = re.sub(r'.*port=\d+\): | for url: .*|"?\)\)$', "", reason)
+    # Raised here, for the error caught would keep the connection open.
+    raise ValueError(
+        f"cannot fetch {url}: {reason}; download it yourself into {path.parent}"
+    )
 
 
 class _Bounded(io.BytesIO):
@@ -245,8 +247,10 @@ _ESCAPED = {
     "[": "&#91;",
     "]": "&#93;",
 }
+_ENTITY = r"(?:amp|apos|quot|lt|gt|#91|#93|#124);"
+_OTHER_ENTITY = re.compile(rf"&(?!{_ENTITY})#?\w+;")
 _SIGNS = re.compile(
-    r"(?P<known>&(?:amp|apos|quot|lt|gt|#91|#93|#124);)"
+    rf"(?P<known>&{_ENTITY})"
     r"|(?P<elided>(?<![\w'])(?:[cdjlmnst]|[a-z]*qu|aujourd|entr)')(?=\s?\w)"
     r"|(?P<apostrophe>')"
     r"|(?P<apart>\.{2,}|(?<!\.)\.(?=\s*$)|(?<!\d),|,(?!\d)|[^\w\s'.,-])"
@@ -262,7 +266,8 @@ def moses_style(sentence: str) -> str:
     (dr. no). Signs are escaped as Moses does (&apos;). Text in this style already is
     left as it is.
     """
-    text = unicodedata.normalize("NFC", sentence.lower()).translate(_PLAIN_SIGNS)
+    text = _OTHER_ENTITY.sub(lambda match: html.unescape(match[0]), sentence)
+    text = unicodedata.normalize("NFC", text.lower()).translate(_PLAIN_SIGNS)
     return " ".join(_SIGNS.sub(_set_apart, text).split())
 
 
