@@ -38,6 +38,18 @@ def test_equals_the_fused_kernel_forward_and_backward(inputs) -> None:
         torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@given(attention_inputs())
+def test_in_half_precision_it_is_near_the_exact_mean(dtype, inputs) -> None:
+    *tensors, mask = inputs
+    tensors = [x.to(dtype) for x in tensors]
+    found = scaled_dot_product_attention(*tensors, mask)
+    assert found.dtype == dtype
+    exact = scaled_dot_product_attention(*(x.double() for x in tensors), mask)
+    close = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), exact, rtol=close, atol=close)
+
+
 @given(attention_inputs())
 def test_a_masked_key_may_hold_anything(inputs) -> None:
     query, key, value, mask = inputs

@@ -100,6 +100,26 @@ def test_the_id_of_padding_is_the_configs(pad_id) -> None:
     torch.testing.assert_close(padded[:, :2], model(source, target))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+def test_in_half_precision_padding_and_later_tokens_change_nothing(
+    dtype, norm_first
+) -> None:
+    model = Transformer(small(norm_first=norm_first))
+    shake(model)
+    model.to(dtype).eval()
+    source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 5, 6]])
+    logits = model(source, target)
+    exact = model.double()(source, target)
+    model.to(dtype)
+    close = {"rtol": 0, "atol": 30 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(logits.double(), exact, **close)
+    padded = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))
+    torch.testing.assert_close(padded[:, :3], logits, **close)
+    other = torch.cat((target[:, :2], torch.tensor([[9]])), 1)
+    torch.testing.assert_close(model(source, other)[:, :2], logits[:, :2], **close)
+
+
 # Saving and loading
 
 
@@ -120,6 +140,15 @@ def test_a_saved_model_comes_back_whole(tmp_path, tied, norm_first) -> None:
     assert len(list(again.parameters())) == len(list(model.parameters()))
     assert (again.output.weight is again.source_embedding.table.weight) == tied
     assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
+
+
+def test_weights_tied_by_hand_are_saved_under_each_name(tmp_path) -> None:
+    model = Transformer(small()).eval()
+    model.output.weight = model.source_embedding.table.weight
+    model.register_buffer("scratch", torch.ones(1), persistent=False)
+    model.save(tmp_path / "model")
+    again = Transformer.load(tmp_path / "model")
+    assert again.output.weight.equal(model.output.weight)
 
 
 def test_the_same_weights_save_to_the_same_bytes(tmp_path) -> None:

@@ -85,8 +85,9 @@ def write_checkpoint(
             raise ValueError(f"metadata may not have the key {key!r}, it is reserved")
         if not isinstance(value, str):
             raise ValueError(f"metadata must be text, got {value!r} for {key!r}")
+    apart = torch.contiguous_format  # two names of one tensor are written as two
     data = save(
-        {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        {name: one.detach().clone(memory_format=apart) for name, one in tensors.items()}
     )
     size = int.from_bytes(data[:8], "little")
     # The library writes metadata in any order: the header is written again, sorted.

@@ -202,7 +202,9 @@ class Transformer(nn.Module):
         if metadata and "config" in metadata:
             raise ValueError("metadata may not have the key 'config', it is reserved")
         config = json.dumps(dataclasses.asdict(self.config))
-        tensors = dict(self.named_parameters()) | dict(self.named_buffers())
+        tensors = self.state_dict()
+        if self.config.tie_embeddings:  # one table has three names, and is written once
+            tensors = {name: tensors[name] for name in tensors if name not in _TIED}
         write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
 
     @classmethod
@@ -215,6 +217,8 @@ class Transformer(nn.Module):
         return load_model(path)[0]
 
 
+_TABLE = "source_embedding.table.weight"
+_TIED = ("target_embedding.table.weight", "output.weight")
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -237,12 +241,11 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
         # In memory of its own, aligned as any tensor is: sums add in the same order.
         tensors[name] = tensor.clone()
     model = _empty_model(path, metadata.pop("config", ""), len(tensors))
-    if model.config.tie_embeddings:  # one table in the file, three names in the state
-        for name in ("target_embedding.table.weight", "output.weight"):
+    if model.config.tie_embeddings and _TABLE in tensors:
+        for name in _TIED:
             if name in tensors:
                 raise ValueError(f"{path} does not match its config: {name} is tied")
-            if "source_embedding.table.weight" in tensors:
-                tensors[name] = tensors["source_embedding.table.weight"]
+            tensors[name] = tensors[_TABLE]
     try:
         load_strictly(model, tensors)
     except ValueError as error:
