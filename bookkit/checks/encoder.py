@@ -15,7 +15,7 @@ from bookkit.exercises import (
     right,
     wrong,
 )
-from transformer.encoder import EncoderLayer, Residual
+from transformer.encoder import Residual
 from transformer.multi_head import MultiHeadAttention
 
 NAN = "Some entries are NaN, not a number. Is epsilon inside the root?"
@@ -103,44 +103,7 @@ def check_pre_norm(
     result = answer(x, norm, sublayer)
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes, NAN))
-    return right("The main road is free; the sublayer hears normalised vectors.")
-
-
-@exercise
-def check_count(answer: float) -> Verdict:
-    """The parameters of one layer with d_model = 64, 4 heads, d_ff = 256."""
-    d, d_ff = 64, 256
-    attention, feed_forward, norms = 4 * (d * d + d), 2 * d * d_ff + d_ff + d, 4 * d
-    total = sum(
-        parameter.numel() for parameter in EncoderLayer(d, 4, d_ff).parameters()
-    )
-    mistakes: dict[float, str] = {
-        attention + feed_forward: "You forgot the norms: two, each with a gain and a "
-        "shift per feature.",
-        attention + feed_forward + 2 * d: "Each norm has two vectors, a gain and a "
-        "shift, and there are two norms.",
-        4 * d * d + 2 * d * d_ff + norms: "You forgot the biases: every linear map has "
-        "one.",
-        4 * d * d
-        + 2 * d * d_ff: "Those are the matrices. Add the biases and the norms.",
-        total - (d * d + d): "Attention has four projections: query, key, value and "
-        "output.",
-        total + 3 * attention: "Heads do not multiply the parameters: they share out "
-        "d_model.",
-        feed_forward + norms: "You forgot attention's four projections.",
-        attention + norms: "You forgot the feed-forward network.",
-        6 * total: "That is a stack of six: count one layer.",
-    }
-    parameters = number(answer)
-    if parameters == total:
-        return right(f"{total:,}, two thirds of them in the feed-forward network.")
-    return wrong(
-        mistakes.get(
-            parameters,
-            f"Not {parameters:,.0f}. Count four projections, two linear maps and two "
-            "norms, all with biases or shifts.",
-        )
-    )
+    return right("The sum is left as it is; the sublayer's input is normalised.")
 
 
 @exercise
