@@ -1,4 +1,4 @@
-"""Model files that lie: each takes one clear line, and no memory for what it asks."""
+"""Model files that lie: each takes one clear line, and no memory is taken for it."""
 
 import json
 import os

@@ -20,7 +20,7 @@ def padding_mask(
 ) -> Bool[Tensor, "batch 1 1 length"]:
     """Padding mask: True at every key that is not padding, for all heads and queries.
 
-    Its shape says which of its axes is which: a plain (batch, length) mask would be
+    The shape keeps axes apart: a plain (batch, length) mask would be
     taken for one of (queries, keys).
     """
     return (ids != pad_id)[:, None, None, :]
