@@ -2,247 +2,349 @@
 
     python benchmarks/recurrent.py FOLDER --data FOLDER [--seed N] [--epochs N] [--test]
 
-What went before the Transformer: a GRU reads the sentence from both sides, another says
-the translation, and attention looks back at what was read (Luong et al. 2015, global
-attention with the dot product; the GRUs have two layers). Its subwords, table, batches,
-loss, optimiser, steps and searches are those of the chapter, and so is the number of
-parameters. The loop is the chapter's own: it stops when validation finds no new low,
-and goes on where it was stopped. --test asks the test sentences, once. The figures join
-those of chapter 16 in results/multi30k_runs.json.
+What came before the Transformer: a GRU reads the sentence in both directions, another
+generates the translation, and attention looks back at what was read (Luong et al. 2015,
+global attention with the dot product; the GRUs have two layers). Tokenizer, embedding,
+batches, loss, optimiser, steps and searches are those of the chapter, and so is the
+number of parameters. It stops when the validation loss finds no new low, and goes on
+where it was stopped. --test translates the test set, once. The results join those of
+chapter 16 in results/multi30k_runs.json.
 """
 
 import argparse
 import dataclasses
+import datetime
 import json
 import math
+import random
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ingredients import add_data, follow  # noqa: E402
-from translation import CHOSEN, curve, measured, put, this_machine, today  # noqa: E402
-
-from transformer.data import pad  # noqa: E402
-from transformer.decoding import penalised, speaking  # noqa: E402
-from transformer.faster import Beams  # noqa: E402
-from transformer.masks import padding_mask  # noqa: E402
-from transformer.model import read_checkpoint, save_checkpoint  # noqa: E402
-from transformer.translation import (  # noqa: E402
-    TINY,
-    Lessons,
-    Settings,
-    SubwordTranslator,
-    prepare,
-    read_pairs,
+from transformer.checkpoint import (  # noqa: E402
+    read_training_state,
+    write_atomically,
+    write_training_state,
 )
+from transformer.decoding.search import beam_search  # noqa: E402
+from transformer.masks import padding_mask  # noqa: E402
+from transformer.model import TransformerConfig  # noqa: E402
+from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402
+from transformer.text.multi30k import SentencePair, read_pairs  # noqa: E402
+from transformer.text.words import Tokenizer  # noqa: E402
+from transformer.training.bleu import corpus_scores  # noqa: E402
+from transformer.training.config import TrainingConfig  # noqa: E402
+from transformer.training.distributed import ProcessGroup  # noqa: E402
+from transformer.training.train_state import TrainState, validation_loss  # noqa: E402
+from transformer.training.trainer import PRESETS, TranslationDataset  # noqa: E402
 
-WAYS = ((1, 1.0), (5, 0.6), (5, 1.0))  # beams and length penalties
+RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
+SEARCHES = ((1, 1.0), (5, 0.6), (5, 1.0))  # beam sizes and length penalties
+
+
+class RecurrentState:
+    """A batch of unfinished translations, as the package's searches see it."""
+
+    def __init__(
+        self,
+        model: "RecurrentModel",
+        memory: Float[Tensor, "rows source state"],
+        source_mask: Bool[Tensor, "rows 1 1 source"],
+    ) -> None:
+        self.model, self.memory, self.source_mask = model, memory, source_mask
+        self.state = model.first_state(memory, source_mask)
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row; the logits of the next."""
+        hidden, self.state = self.model.run_decoder(
+            tokens[:, None], self.state, self.memory, self.source_mask
+        )
+        return self.model.output(hidden)[:, 0]
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Go on with these rows, in this order."""
+        self.state, self.memory = self.state[:, rows], self.memory[rows]
+        self.source_mask = self.source_mask[rows]
 
 
 class RecurrentModel(nn.Module):
-    """A GRU from both sides, attention, and a GRU that speaks.
+    """A bidirectional GRU encoder, dot-product attention and a GRU decoder.
 
-    It has the parts that a run asks of a `Transformer`: `encode`, `decode`, `output`,
-    `save` and `config`, of which it uses the sizes of the tables, the dropout and the
-    ids; and the search that a run asks of a `Speaker`.
+    It has what training needs of a `Transformer` (`encode`, `decode`, `output`, and a
+    `config`, of which it uses the sizes of the vocabulary, the dropout and the ids),
+    and it is an incremental decoder: the package's searches take it as it is.
     """
 
-    def __init__(self, settings: Settings, types: int) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config = settings.config(types)
-        width, state = settings.d_model, 2 * settings.d_model
-        self.table = nn.Embedding(types, width)
-        nn.init.normal_(self.table.weight, std=width**-0.5)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.config = config
+        width, state = config.d_model, 2 * config.d_model
+        self.embedding = nn.Embedding(config.target_vocab_size, width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.dropout = nn.Dropout(config.dropout)
         shape: dict[str, Any] = {
             "num_layers": 2,
             "batch_first": True,
-            "dropout": settings.dropout,
+            "dropout": config.dropout,
         }
-        self.reader = nn.GRU(width, state // 2, bidirectional=True, **shape)
+        self.encoder = nn.GRU(width, state // 2, bidirectional=True, **shape)
         self.first = nn.Linear(state, state)
-        self.speaker = nn.GRU(width, state, **shape)
+        self.decoder = nn.GRU(width, state, **shape)
         self.combine = nn.Linear(2 * state, width)
-        self.output = nn.Linear(width, types, bias=False)
-        self.output.weight = self.table.weight
+        self.output = nn.Linear(width, config.target_vocab_size, bias=False)
+        self.output.weight = self.embedding.weight
+
+    @property
+    def model(self) -> "RecurrentModel":
+        """The model that a search decodes with: this one."""
+        return self
 
     def encode(
         self, source: Int[Tensor, "batch source"]
     ) -> Float[Tensor, "batch source state"]:
-        """What was read at each piece, from both sides."""
+        """The states at each token, of both directions."""
         lengths = padding_mask(source, self.config.pad_id).flatten(1).sum(dim=1)
-        pieces = self.dropout(self.table(source))
         packed = pack_padded_sequence(
-            pieces, lengths.cpu(), batch_first=True, enforce_sorted=False
+            self.dropout(self.embedding(source)),
+            lengths.cpu(),
+            batch_first=True,
+            enforce_sorted=False,
         )
-        read, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True)
-        return self.dropout(read)
+        states, _ = pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
+        return self.dropout(states)
 
-    def begin(
+    def first_state(
         self,
         memory: Float[Tensor, "batch source state"],
-        seen: torch.Tensor,
+        source_mask: Bool[Tensor, "batch 1 1 source"],
     ) -> Float[Tensor, "layers batch state"]:
-        """The state before the first word: from the mean of what was read."""
-        real = seen.flatten(1)[..., None].to(memory.dtype)
+        """The decoder's state before the first token: from the mean of the memory."""
+        real = source_mask.flatten(1)[..., None].to(memory.dtype)
         mean = (memory * real).sum(dim=1) / real.sum(dim=1)
         return self.first(mean).tanh().expand(2, -1, -1).contiguous()
 
-    def say(
+    def run_decoder(
         self,
-        given: Int[Tensor, "batch target"],
+        tokens: Int[Tensor, "batch target"],
         state: Float[Tensor, "layers batch state"],
         memory: Float[Tensor, "batch source state"],
-        seen: torch.Tensor,
+        source_mask: Bool[Tensor, "batch 1 1 source"],
     ) -> tuple[Float[Tensor, "batch target width"], Tensor]:
-        """Hear some words; what is to be said next after each, and the state."""
-        said, state = self.speaker(self.dropout(self.table(given)), state)
-        scores = said @ memory.transpose(1, 2)
-        hidden = ~seen.flatten(1)[:, None, :]
+        """Hidden vectors after each token, and the state after the last."""
+        states, state = self.decoder(self.dropout(self.embedding(tokens)), state)
+        scores = states @ memory.transpose(1, 2)
+        hidden = ~source_mask.flatten(1)[:, None, :]
         weights = scores.masked_fill(hidden, -math.inf).softmax(dim=-1)
-        both = torch.cat((weights @ memory, said), dim=-1)
+        both = torch.cat((weights @ memory, states), dim=-1)
         return self.dropout(self.combine(both).tanh()), state
 
     def decode(
         self,
-        given: Int[Tensor, "batch target"],
+        decoder_input: Int[Tensor, "batch target"],
         memory: Float[Tensor, "batch source state"],
-        seen: torch.Tensor,
+        source_mask: Bool[Tensor, "batch 1 1 source"],
     ) -> Float[Tensor, "batch target width"]:
-        """What is to be said next after each given word."""
-        return self.say(given, self.begin(memory, seen), memory, seen)[0]
+        """Hidden vectors after each token of the decoder's input."""
+        state = self.first_state(memory, source_mask)
+        return self.run_decoder(decoder_input, state, memory, source_mask)[0]
 
-    def save(self, path: Path, notes: Mapping[str, str] | None = None) -> None:
-        """Write config and weights to one safetensors file, whole or not at all."""
-        save_checkpoint(self, path, notes or {})
-
-    def beam_search(
+    def forward(
         self,
-        source_ids: Sequence[Sequence[int]],
-        max_length: int,
-        beam_size: int,
-        length_penalty: float,
-    ) -> list[list[int]]:
-        """The likeliest translations, as `transformer.faster.Speaker` finds them."""
-        bos, eos, pad_id = self.config.bos_id, self.config.eos_id, self.config.pad_id
-        source = pad(source_ids, pad_id)
-        best = [(-math.inf, [bos]) for _ in source_ids]
-        with speaking(self):
-            memory, seen = self.encode(source), padding_mask(source, pad_id)
-            state = self.begin(memory, seen).repeat_interleave(beam_size, dim=1)
-            memory = memory.repeat_interleave(beam_size, dim=0)
-            seen = seen.repeat_interleave(beam_size, dim=0)
-            beams = Beams.begin(source.new_full((len(source), beam_size), bos))
-            first = torch.arange(len(source))[:, None] * beam_size
-            for length in range(1, max_length + 1):
-                words = beams.words.flatten()[:, None]
-                hidden, state = self.say(words, state, memory, seen)
-                chances = self.output(hidden[:, 0]).log_softmax(dim=-1)
-                chances[:, [pad_id, bos]] = -math.inf
-                state = state[:, (first + beams.grow(chances)).flatten()]
-                for row, total, ids in beams.close(eos):
-                    worth = penalised(total, length, length_penalty)
-                    if worth > best[row][0]:
-                        best[row] = worth, ids
-                if not (beams.totals > -math.inf).any():
-                    break
-            for row, ids in enumerate(beams.said[:, 0].tolist()):
-                if best[row][0] == -math.inf:  # none has ended
-                    best[row] = 0.0, ids
-        return [[i for i in ids if i not in (bos, eos)] for _, ids in best]
+        source: Int[Tensor, "batch source"],
+        decoder_input: Int[Tensor, "batch target"],
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """Logits of the token after each of the decoder's input."""
+        memory, mask = self.encode(source), padding_mask(source, self.config.pad_id)
+        return self.output(self.decode(decoder_input, memory, mask))
+
+    def prefill(
+        self, source_ids: Int[Tensor, "sources length"], max_length: int, beam_size: int
+    ) -> RecurrentState:
+        """Encode the sources, each for `beam_size` rows."""
+        memory = self.encode(source_ids).repeat_interleave(beam_size, dim=0)
+        mask = padding_mask(source_ids, self.config.pad_id)
+        return RecurrentState(self, memory, mask.repeat_interleave(beam_size, dim=0))
 
 
-@dataclass(frozen=True)
-class Recurrent(Settings):
-    """A run's settings whose model is a `RecurrentModel`."""
-
-    network: str = "recurrent"  # tells its folder from a Transformer's
-
-    def model(self, types: int) -> Any:
-        """A model that has learnt nothing yet, with weights drawn by `seed`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return RecurrentModel(self, types)
-
-    def translator(self, model: Any, lessons: Lessons) -> "RecurrentTranslator":
-        """What says sentences with a model of such a run."""
-        subwords, languages, text = lessons.subwords, lessons.languages, lessons.text
-        return RecurrentTranslator(model, subwords, languages, text)
+def recurrent_model(config: TransformerConfig, seed: int) -> RecurrentModel:
+    """An untrained model with weights drawn by `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return RecurrentModel(config)
 
 
-class RecurrentTranslator(SubwordTranslator):
-    """Sentences in, sentences out: the model searches for itself."""
+def translate(
+    model: RecurrentModel,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    beam_size: int = 1,
+    length_penalty: float = 1.0,
+) -> list[str]:
+    """Translations, batches of similar length at a time, with Translator's room."""
+    sources = [tokenizer.encode(sentence) for sentence in sentences]
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    translations = [""] * len(sources)
+    for eights, group in groupby(order, lambda i: math.ceil(len(sources[i]) / 8)):
+        room, indices = min(model.config.max_length, 16 * eights + 10), list(group)
+        for start in range(0, len(indices), 64):
+            chosen = indices[start : start + 64]
+            batch: Any = [sources[i] for i in chosen]
+            decoder: Any = model
+            found = beam_search(decoder, batch, room, beam_size, length_penalty)
+            for index, ids in zip(chosen, found, strict=True):
+                translations[index] = tokenizer.decode(ids)
+    return translations
 
-    def speaker(self) -> Any:
-        """What searches with the model as it is now."""
-        return self.model
+
+def scores_of(
+    model: RecurrentModel,
+    dataset: TranslationDataset,
+    pairs: Sequence[SentencePair],
+    beam_size: int,
+    length_penalty: float,
+) -> dict[str, Any]:
+    """BLEU and chrF of one search on pairs of sentences."""
+    sources, references = zip(*pairs, strict=True)
+    tokenizer = dataset.target_tokenizer
+    found = translate(model, tokenizer, sources, beam_size, length_penalty)
+    scores = corpus_scores(found, references, dataset.text)
+    return {**scores._asdict(), "words": sum(len(one.split()) for one in found)}
 
 
-def best(folder: Path, lessons: Lessons, settings: Recurrent) -> RecurrentTranslator:
-    """The translator of a run with the lowest validation loss."""
-    found, _ = read_checkpoint(folder / "model.safetensors")
-    model = settings.model(lessons.subwords.size)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(found[name])
-    return settings.translator(model, lessons)
+def train(
+    dataset: TranslationDataset,
+    model: RecurrentModel,
+    config: TrainingConfig,
+    folder: Path,
+) -> Iterator[dict[str, float]]:
+    """Train in a folder, or go on there; a point of the curve for each epoch.
+
+    In the end the model has the average's weights with the lowest validation loss.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, curve_path = folder / "training.pt", folder / "curve.json"
+    state: Any = TrainState(model, config, ProcessGroup())  # type: ignore[arg-type]
+    run = json.dumps([dataset.digest(), dataclasses.asdict(config), "recurrent"])
+    points: list[dict[str, float]] = []
+    if path.is_file():
+        done = state.load_state_dict(read_training_state(path), run)
+        kept = json.loads(curve_path.read_text("utf-8"))
+        points = [point for point in kept if point["step"] <= done]
+    lengths = [example_length(example) for example in dataset.train]
+
+    def batches(epoch: int) -> list[list[int]]:
+        rng = random.Random(f"{config.seed} {epoch}")
+        return batches_by_tokens(lengths, config.batch_tokens, rng)
+
+    total = config.epochs * len(batches(1))
+    started = time.perf_counter() - (points[-1]["seconds"] if points else 0.0)
+    for epoch in range(len(points) + 1, config.epochs + 1):
+        if epoch > state.best_epoch + config.patience:
+            break
+        first = (epoch - 1) * len(batches(1)) + 1
+        losses, tokens = 0.0, 0
+        for step, indices in enumerate(batches(epoch), start=first):
+            examples = [dataset.train[index] for index in indices]
+            rate = config.learning_rate_at(step, total, model.config.d_model)
+            loss, _ = state.train_step(examples, step, rate)
+            labels = sum(len(target) + 1 for _, target in examples)
+            losses, tokens = losses + loss * labels, tokens + labels
+        checked = validation_loss(
+            state.averaged, dataset.validation, config.batch_tokens
+        )
+        state.note_validation(checked, epoch)
+        bleu = scores_of(state.averaged, dataset, dataset.validation_pairs, 1, 1.0)
+        points.append(
+            {
+                "epoch": epoch,
+                "step": step,
+                "loss": round(losses / tokens, 4),
+                "checked": round(checked, 4),
+                "bleu": round(bleu["bleu"], 2),
+                "seconds": round(time.perf_counter() - started, 1),
+                "tokens": tokens,
+            }
+        )
+        write_atomically(curve_path, json.dumps(points, indent=1).encode())
+        write_training_state(path, state.state_dict(step, run))
+        yield points[-1]
+    state.give_best_weights()
 
 
 def main() -> None:
     """Train, measure, and write what was measured."""
+    preset = PRESETS["tiny"]
     ask = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ask.add_argument("folder", type=Path)
-    add_data(ask)
+    ask.add_argument("--data", required=True, help="the folder of Multi30k")
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--epochs", type=int, default=40)
-    ask.add_argument("--peak", type=float, default=TINY.peak)
+    ask.add_argument("--rate", type=float, default=preset.training.learning_rate)
     ask.add_argument("--test", action="store_true")
     options = ask.parse_args()
     torch.set_num_threads(1)
-    chosen = {"seed": options.seed, "epochs": options.epochs, "peak": options.peak}
-    settings = Recurrent(**{**dataclasses.asdict(TINY), **chosen})
-    lessons = prepare(options.data, settings)
-    follow(lessons, settings, options.folder)
-    translator = best(options.folder, lessons, settings)
-    points = curve(options.folder)
+    config = dataclasses.replace(
+        preset.training,
+        seed=options.seed,
+        epochs=options.epochs,
+        learning_rate=options.rate,
+    )
+    dataset = TranslationDataset.load(
+        options.data, "en", "de", "tok", preset.vocab_size, preset.max_tokens
+    )
+    size = dataset.target_tokenizer.vocab_size
+    sizes = TransformerConfig(size, size, **preset.sizes)
+    model = recurrent_model(sizes, options.seed)
+    for point in train(dataset, model, config, options.folder):
+        print(point, flush=True)
+    points = json.loads((options.folder / "curve.json").read_text("utf-8"))
+    model.eval()
     ways = []
-    for beam_size, length_penalty in WAYS:
-        found, _ = measured(translator, lessons.check_pairs, beam_size, length_penalty)
-        way = dict(zip(CHOSEN, (0, beam_size, length_penalty), strict=True))
+    for beam_size, penalty in SEARCHES:
+        found = scores_of(model, dataset, dataset.validation_pairs, beam_size, penalty)
+        way = {"average": 0, "beam_size": beam_size, "length_penalty": penalty}
         ways.append({**way, **found})
     note = options.folder / "test.json"
+    today = datetime.date.today().isoformat()
     if options.test and not note.is_file():
         way = max(ways, key=lambda way: way["bleu"])
-        pairs = read_pairs(options.data, "tok", "test", *lessons.languages)
+        pairs = read_pairs(options.data, "tok", "test", *dataset.languages)
         size, penalty = way["beam_size"], way["length_penalty"]
-        found, _ = measured(translator, pairs, size, penalty)
-        found |= {name: way[name] for name in CHOSEN}
-        found |= {"epoch": points[-1]["epoch"], "date": today()}
+        found = scores_of(model, dataset, pairs, size, penalty)
+        found |= {"average": 0, "beam_size": size, "length_penalty": penalty}
+        found |= {"epoch": points[-1]["epoch"], "date": today}
         note.write_text(json.dumps(found, indent=1), "utf-8")
     run = {
         "command": f"python benchmarks/recurrent.py --seed {options.seed} "
-        f"--epochs {options.epochs} --peak {options.peak}",
-        **this_machine(),
-        "parameters": sum(weight.numel() for weight in translator.model.parameters()),
-        "settings": json.loads((options.folder / "run.json").read_text("utf-8")),
+        f"--epochs {options.epochs} --rate {options.rate}",
+        "date": today,
+        "torch": version("torch"),
+        "sacrebleu": version("sacrebleu"),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "settings": {**dataclasses.asdict(config), "peak": options.rate},
         "curve": points,
         "validation": ways,
     }
     if note.is_file():
         run["test"] = json.loads(note.read_text("utf-8"))
-    put(run, "rnn", str(options.seed))
+    stored = json.loads(RESULTS.read_text("utf-8"))
+    stored.setdefault("rnn", {})[str(options.seed)] = run
+    text = json.dumps(stored, indent=1, ensure_ascii=False)
+    write_atomically(RESULTS, f"{text}\n".encode())
 
 
 if __name__ == "__main__":

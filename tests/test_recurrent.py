@@ -1,32 +1,35 @@
-"""The recurrent translator of the benchmarks: the peer is what it is said to be."""
+"""The recurrent translator of the benchmarks is what its description says."""
 
-import dataclasses
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import ROOT, SMALL, equal, state
 
-from transformer.data import pad
+from transformer.decoding.search import beam_search, greedy_search
 from transformer.masks import padding_mask
-from transformer.model import Transformer
-from transformer.translation import TINY, Lesson, RunFolder, mean_loss
+from transformer.model import Transformer, TransformerConfig
+from transformer.text.batches import pad
+from transformer.text.phrasebook import sample_pairs
+from transformer.text.subwords import SubwordTokenizer
+from transformer.training.config import TrainingConfig
+from transformer.training.train_state import validation_loss
+from transformer.training.trainer import PRESETS, TranslationDataset
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import recurrent
 
 pytestmark = pytest.mark.plain  # the package's functions are given another model
 
-SETTINGS = recurrent.Recurrent(**dataclasses.asdict(SMALL))
 
-
-def model(seed=0, types=12):
-    made = dataclasses.replace(SETTINGS, seed=seed, types=types).model(types)
-    with torch.no_grad():  # a table of small numbers would make all words alike
-        made.table.weight.mul_(4)
+def model(seed=0, vocab_size=12):
+    config = TransformerConfig(vocab_size, vocab_size, d_model=16, max_length=64)
+    made = recurrent.recurrent_model(config, seed)
+    with torch.no_grad():  # an embedding of small numbers would make all words alike
+        made.embedding.weight.mul_(4)
     return made.eval()
 
 
@@ -37,12 +40,11 @@ sentences = st.lists(
 
 def hidden(net, sources, targets):
     source = pad(sources, 0)
-    seen = padding_mask(source, 0)
-    return net.decode(pad(targets, 0), net.encode(source), seen)
+    return net.decode(pad(targets, 0), net.encode(source), padding_mask(source, 0))
 
 
 @given(sentences, st.integers(0, 99), st.data())
-def test_company_and_padding_change_nothing(sources, seed, data):
+def test_other_rows_and_padding_change_nothing(sources, seed, data):
     net = model(seed)
     targets = [data.draw(st.lists(st.integers(3, 11), min_size=1)) for _ in sources]
     together = hidden(net, sources, targets)
@@ -54,72 +56,93 @@ def test_company_and_padding_change_nothing(sources, seed, data):
 @given(sentences, st.integers(0, 99))
 def test_the_past_does_not_change_with_the_future(sources, seed):
     net = model(seed)
-    told = [[3, 4, 5, 6]] * len(sources)
-    other = [[3, 4, 9, 10]] * len(sources)
-    one, two = hidden(net, sources, told), hidden(net, sources, other)
+    one = hidden(net, sources, [[3, 4, 5, 6]] * len(sources))
+    two = hidden(net, sources, [[3, 4, 9, 10]] * len(sources))
     assert torch.equal(one[:, :2], two[:, :2])
     assert not torch.equal(one[:, 2], two[:, 2])
 
 
 @given(sentences, st.integers(0, 99))
-def test_one_beam_takes_the_likeliest_word(sources, seed):
+def test_step_by_step_it_takes_the_likeliest_token(sources, seed):
     net = model(seed)
-    for source, said in zip(sources, net.beam_search(sources, 9, 1, 1.0), strict=True):
-        logits = net.output(hidden(net, [source], [[1, *said]]))[0]
+    found = greedy_search(net, sources, 9)
+    assert beam_search(net, sources, 9, 1, 1.0) == found
+    for source, tokens in zip(sources, found, strict=True):
+        logits = net.output(hidden(net, [source], [[1, *tokens]]))[0]
         logits[:, :2] = -torch.inf
         likeliest = logits.argmax(dim=-1).tolist()
-        assert likeliest == [*said, 2] or (len(said) == 9 and likeliest[:9] == said)
+        assert likeliest == [*tokens, 2] or (
+            len(tokens) == 9 and likeliest[:9] == tokens
+        )
 
 
 @given(sentences, st.integers(0, 99))
 def test_a_beam_finds_together_what_it_finds_alone(sources, seed):
     net = model(seed)
-    alone = [net.beam_search([source], 9, 3, 1.0)[0] for source in sources]
-    assert net.beam_search(sources, 9, 3, 1.0) == alone
+    alone = [beam_search(net, [source], 9, 3, 1.0)[0] for source in sources]
+    assert beam_search(net, sources, 9, 3, 1.0) == alone
 
 
 def test_it_is_as_large_as_the_transformer_beside_it():
-    ours = sum(w.numel() for w in TINY.model(TINY.types).parameters())
-    tiny = recurrent.Recurrent(**dataclasses.asdict(TINY)).model(TINY.types)
-    assert not isinstance(tiny, Transformer)
-    theirs = sum(w.numel() for w in tiny.parameters())
-    assert abs(theirs - ours) < 0.01 * ours
-
-
-def test_a_run_that_was_cut_ends_in_the_same_weights(lessons, tmp_path, monkeypatch):
-    recurrent.follow(lessons, SETTINGS, tmp_path / "whole")
-    saved = RunFolder.save
-
-    def cut(kept, trainee, step):
-        saved(kept, trainee, step)
-        if step > 20:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunFolder, "save", cut)
-    with pytest.raises(KeyboardInterrupt):
-        recurrent.follow(lessons, SETTINGS, tmp_path / "cut")
-    monkeypatch.undo()
-    recurrent.follow(lessons, SETTINGS, tmp_path / "cut")
-    assert equal(state(tmp_path / "cut"), state(tmp_path / "whole"))
-    curve = recurrent.curve(tmp_path / "cut")
-    assert [point["epoch"] for point in curve] == [1, 2, 3]
-    assert curve[-1]["loss"] < curve[0]["loss"]
-
-
-def test_the_kept_weights_are_those_of_the_lowest_loss(lessons, tmp_path):
-    recurrent.follow(lessons, SETTINGS, tmp_path)
-    translator = recurrent.best(tmp_path, lessons, SETTINGS)
-    lesson = Lesson(translator.model, 0.0, False).eval()
-    loss = mean_loss(lesson, lessons.check, SETTINGS.part_tokens)
-    lowest = min(point["checked"] for point in recurrent.curve(tmp_path))
-    assert round(loss, 4) == lowest
-    sentences = [source for source, _ in lessons.check_pairs]
-    assert translator.translate(sentences, 1) == [
-        translator.translate([sentence], 1)[0] for sentence in sentences
+    preset = PRESETS["tiny"]
+    config = TransformerConfig(preset.vocab_size, preset.vocab_size, **preset.sizes)
+    sizes = [
+        sum(weight.numel() for weight in made.parameters())
+        for made in (Transformer(config), recurrent.recurrent_model(config, 0))
     ]
+    assert abs(sizes[0] - sizes[1]) < 0.01 * sizes[0]
 
 
-def test_its_folder_is_not_taken_for_a_transformers(lessons, tmp_path):
-    RunFolder(tmp_path, SMALL, {})
-    with pytest.raises(ValueError, match="another run: its network is None, here rec"):
-        RunFolder(tmp_path, SETTINGS, {})
+@pytest.fixture(scope="module")
+def dataset():
+    pairs = [(" ".join(one), " ".join(two)) for one, two in sample_pairs(72, 0)]
+    tokenizer = SubwordTokenizer.train([s for p in pairs for s in p], 120, "tok")
+    examples = [(tokenizer.encode(one), tokenizer.encode(two)) for one, two in pairs]
+    return TranslationDataset(
+        examples[:60],
+        examples[60:],
+        [(one, tokenizer.normalize(two)) for one, two in pairs[60:]],
+        tokenizer,
+        tokenizer,
+        ("fr", "en"),
+        "tok",
+    )
+
+
+CONFIG = TrainingConfig(
+    epochs=3, batch_tokens=200, learning_rate=0.01, warmup_steps=10, cooldown=0.0
+)
+
+
+def trained(dataset, folder, epochs=99):
+    net = recurrent.recurrent_model(
+        TransformerConfig(120, 120, d_model=16, dropout=0.2, max_length=64), seed=5
+    )
+    run = recurrent.train(dataset, net, CONFIG, folder)
+    points = [point for _, point in zip(range(epochs), run, strict=False)]
+    run.close()
+    return net, points
+
+
+def test_a_run_that_was_cut_ends_in_the_same_weights(dataset, tmp_path):
+    whole, points = trained(dataset, tmp_path / "whole")
+    trained(dataset, tmp_path / "cut", epochs=1)
+    resumed, rest = trained(dataset, tmp_path / "cut")
+    assert [point["epoch"] for point in points] == [1, 2, 3]
+    assert [point["epoch"] for point in rest] == [2, 3]
+    assert points[-1]["loss"] < points[0]["loss"]
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_it_ends_with_the_weights_of_the_lowest_loss(dataset, tmp_path):
+    net, points = trained(dataset, tmp_path)
+    loss = validation_loss(net, dataset.validation, CONFIG.batch_tokens)
+    assert round(loss, 4) == min(point["checked"] for point in points)
+    sources = [source for source, _ in dataset.validation_pairs]
+    net.eval()
+    together = recurrent.translate(net, dataset.source_tokenizer, sources)
+    assert together == [
+        recurrent.translate(net, dataset.source_tokenizer, [source])[0]
+        for source in sources
+    ]
