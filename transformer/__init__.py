@@ -6,6 +6,9 @@ imported from here: `from transformer import Transformer, TransformerConfig`.
 
 from transformer.attention import attention_weights, scaled_dot_product_attention
 from transformer.decoder import Decoder, DecoderLayer
+from transformer.decoding.fast import FastDecoder
+from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.translator import Translator
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
 from transformer.maps import (
@@ -20,32 +23,86 @@ from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import KeysValues, MultiHeadAttention
 from transformer.positional import PositionalEncoding, sinusoids
+from transformer.text.batches import Batch, batches_by_tokens, make_batch, pad
+from transformer.text.multi30k import fetch_multi30k, read_pairs
+from transformer.text.phrasebook import (
+    phrasebook_examples,
+    phrasebook_tokenizers,
+    sample_pairs,
+)
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Vocabulary, WordTokenizer, detokenize, tokenize
 from transformer.torch_weights import from_torch, to_torch
+from transformer.training.accuracy import exact_match
+from transformer.training.bleu import corpus_scores
+from transformer.training.config import TrainingConfig, noam_learning_rate
+from transformer.training.dropout import use_fast_dropout
+from transformer.training.fast_loss import chunked_loss
+from transformer.training.loop import StepMetrics, phrasebook_model, train, train_step
+from transformer.training.loss import label_smoothed_loss
+from transformer.training.precision import bf16_autocast
+from transformer.training.trainer import PRESETS, TranslationDataset, train_translator
+
+__version__ = "0.1.0"
 
 __all__ = [
+    "PRESETS",
     "AttentionMaps",
+    "Batch",
     "Decoder",
     "DecoderLayer",
     "Encoder",
     "EncoderLayer",
+    "FastDecoder",
     "FeedForward",
     "Head",
     "KeysValues",
     "MultiHeadAttention",
     "PositionalEncoding",
     "Residual",
+    "StepMetrics",
+    "SubwordTokenizer",
     "TokenEmbedding",
+    "TrainingConfig",
     "Transformer",
     "TransformerConfig",
+    "TranslationDataset",
+    "Translator",
+    "Vocabulary",
+    "WordTokenizer",
     "ablate_heads",
     "all_heads",
     "attention_layers",
     "attention_maps",
     "attention_weights",
+    "batches_by_tokens",
+    "beam_search",
+    "bf16_autocast",
     "causal_mask",
+    "chunked_loss",
+    "corpus_scores",
+    "detokenize",
+    "exact_match",
+    "fetch_multi30k",
     "from_torch",
+    "greedy_search",
+    "label_smoothed_loss",
+    "make_batch",
+    "noam_learning_rate",
+    "pad",
     "padding_mask",
+    "phrasebook_examples",
+    "phrasebook_model",
+    "phrasebook_tokenizers",
+    "read_pairs",
+    "sample",
+    "sample_pairs",
     "scaled_dot_product_attention",
     "sinusoids",
     "to_torch",
+    "tokenize",
+    "train",
+    "train_step",
+    "train_translator",
+    "use_fast_dropout",
 ]
