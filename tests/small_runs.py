@@ -1,42 +1,46 @@
-"""Small trainings of translators, for the tests of chapter 16."""
+"""Small trainings of translators, for tests: a second each."""
 
+import itertools
 import os
 from pathlib import Path
 
-from transformer.data import sample_pairs
-from transformer.model import read_checkpoint
-from transformer.translation import Settings, train_translator
+from transformer.checkpoint import read_training_state
+from transformer.text.phrasebook import sample_pairs
+from transformer.training.config import TrainingConfig
+from transformer.training.run_folder import read_metrics
+from transformer.training.trainer import (
+    TranslationDataset,
+    train_translator,
+    translation_model,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = Path(os.environ.get("MULTI30K", ROOT.parent / "shared/data/multi30k"))
 ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-SMALL = Settings(
-    types=120,
-    layers=1,
-    d_model=16,
-    num_heads=2,
-    d_ff=16,
-    dropout=0.2,
-    max_length=64,
+SIZES = {
+    "d_model": 16,
+    "num_heads": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "d_ff": 16,
+    "dropout": 0.2,
+    "tie_embeddings": True,
+    "max_length": 64,
+}
+CONFIG = TrainingConfig(  # four steps an epoch
     epochs=3,
-    step_tokens=200,
-    part_tokens=200,
-    peak=0.01,
-    warmup=10,
+    batch_tokens=400,
+    learning_rate=0.01,
+    warmup_steps=10,
+    cooldown=0.0,
     seed=5,
 )
-FLAGS = [  # the same on the command line, but for epochs, dropout and tokens
-    *("--source", "fr", "--target", "en", "--preset", "toy", "--precision", "float32"),
-    *("--types", "120", "--layers", "1", "--d-model", "16", "--num-heads", "2"),
-    *("--d-ff", "16", "--device", "cpu"),
-]
 
 
-def write_corpus(folder, sizes=(60, 12, 12)):
+def write_corpus(folder, sizes=(60, 6, 6)):
     """Sentences of the phrasebook as train, val and test files."""
     folder.mkdir(exist_ok=True)
     for seed, (split, count) in enumerate(
@@ -49,26 +53,56 @@ def write_corpus(folder, sizes=(60, 12, 12)):
     return folder
 
 
-def partly(lessons, folder, steps=999, settings=SMALL, **options):
-    """A run that is left after some steps: its moments, and what it said."""
-    said = []
-    run = train_translator(lessons, settings, folder, say=said.append, **options)
-    moments = [now for _, now in zip(range(steps), run, strict=False)]
+def load_dataset(folder):
+    return TranslationDataset.load(folder, "fr", "en", vocab_size=120, max_tokens=64)
+
+
+def small_model(dataset, seed=5, **sizes):
+    return translation_model(dataset.source_tokenizer.vocab_size, SIZES | sizes, seed)
+
+
+def run_steps(dataset, folder, steps=None, config=CONFIG, model=None, **options):
+    """The metrics of a run that is left after some steps, and what it reported."""
+    reported = []
+    options = {"checkpoint_every": 3, "keep_epochs": 2} | options
+    run = train_translator(
+        dataset,
+        model or small_model(dataset),
+        config,
+        folder,
+        report=reported.append,
+        **options,
+    )
+    metrics = list(itertools.islice(run, steps))
     run.close()
-    return moments, said
+    return metrics, reported
 
 
 def newest(folder):
     """The checkpoint that a run would go on from."""
-    return max(Path(folder).glob("training-*.safetensors"))
-
-
-def state(folder):
-    """What the last checkpoint of a run holds, but for the caller's random numbers."""
-    found, _ = read_checkpoint(newest(folder))
-    return {name: value for name, value in found.items() if name != "random"}
+    return max(Path(folder).glob("training-*.pt"))
 
 
 def equal(one, other):
-    """Whether two dictionaries hold the same tensors, bit for bit."""
-    return one.keys() == other.keys() and all(one[n].equal(other[n]) for n in one)
+    """Whether two nested states are the same, bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one.equal(other) if hasattr(one, "equal") else one == other
+
+
+def timeless(folder):
+    """The metrics of a run, but for its seconds."""
+    return [metrics._replace(seconds=0.0) for metrics in read_metrics(folder)]
+
+
+def assert_same_run(folder, whole):
+    """The same to the last bit: state, kept weights, metrics; and no other files."""
+    names = {path.name for path in whole.iterdir()}
+    assert {path.name for path in folder.iterdir()} == names
+    states = (read_training_state(newest(each)) for each in (folder, whole))
+    assert equal(*states)
+    for path in whole.glob("*.safetensors"):
+        assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
+    assert timeless(folder) == timeless(whole)

@@ -75,7 +75,11 @@ class TrainingConfig:
         require_positive(
             epochs=self.epochs,
             batch_tokens=self.batch_tokens,
-            micro_batch_tokens=self.micro_batch_tokens or self.batch_tokens,
+            micro_batch_tokens=(
+                self.batch_tokens
+                if self.micro_batch_tokens is None
+                else self.micro_batch_tokens
+            ),
             warmup_steps=self.warmup_steps,
             patience=self.patience,
         )

@@ -1,0 +1,311 @@
+"""Chapter 15's training tools: the chunked loss, faster dropout, bfloat16."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tests.strategies import models, seeds, token_ids
+from transformer.text.batches import Batch
+from transformer.text.words import PAD_ID
+from transformer.training.dropout import FastDropout, use_fast_dropout
+from transformer.training.fast_loss import chunked_loss
+from transformer.training.loss import label_smoothed_loss
+from transformer.training.precision import bf16_autocast, made_for_bf16
+from transformer.training.train_state import LossModule
+
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def inputs(seed=0, batch=3, length=5, width=4, tokens=11, dtype=torch.float64):
+    """Hidden states, an output weight, and labels of which some are padding."""
+    torch.manual_seed(seed)
+    hidden = torch.randn(batch, length, width, dtype=dtype, requires_grad=True)
+    weight = torch.randn(tokens, width, dtype=dtype, requires_grad=True)
+    labels = torch.randint(0, tokens, (batch, length))
+    labels[-1, -1] = PAD_ID
+    labels[0, 0] = 1  # at least one is no padding
+    return hidden, weight, labels
+
+
+def plain_loss(hidden, weight, labels, smoothing=0.1):
+    return label_smoothed_loss(hidden @ weight.T, labels, smoothing)
+
+
+def gradients(loss, *tensors):
+    return torch.autograd.grad(loss, tensors)
+
+
+@given(
+    seeds,
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 8),
+    st.integers(2, 12),
+    st.integers(1, 40),
+    st.sampled_from([0.0, 0.1, 0.7]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_the_chunked_loss_is_the_plain_one(
+    seed, batch, length, width, tokens, chunk_size, smoothing, dtype
+):
+    hidden, weight, labels = inputs(seed, batch, length, width, tokens, dtype)
+    plain = plain_loss(hidden, weight, labels, smoothing)
+    ours = chunked_loss(hidden, weight, labels, smoothing, chunk_size=chunk_size)
+    near = {"rtol": 4 * TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(ours, plain, **near)
+    for one, other in zip(
+        gradients(ours, hidden, weight), gradients(plain, hidden, weight), strict=True
+    ):
+        torch.testing.assert_close(one, other, **near)
+
+
+def test_it_is_torchs_loss_at_the_size_of_a_real_vocabulary():
+    hidden, weight, labels = inputs(1, 4, 80, 32, 5000, torch.float32)
+    real = labels.flatten() != PAD_ID
+    theirs = F.cross_entropy(
+        (hidden @ weight.T).flatten(0, 1)[real], labels.flatten()[real]
+    )
+    ours = chunked_loss(hidden, weight, labels, smoothing=0.0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    for one, other in zip(
+        gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_gradient_is_the_numerical_one(reduction):
+    hidden, weight, labels = inputs(2)
+
+    def loss(hidden, weight):
+        return chunked_loss(hidden, weight, labels, chunk_size=4, reduction=reduction)
+
+    assert torch.autograd.gradcheck(loss, (hidden, weight))
+
+
+def test_the_sum_is_the_mean_times_the_count():
+    hidden, weight, labels = inputs(7)
+    total = chunked_loss(hidden, weight, labels, reduction="sum")
+    mean = chunked_loss(hidden, weight, labels)
+    torch.testing.assert_close(total, mean * (labels != PAD_ID).sum())
+    rows = hidden.flatten(0, 1), weight, labels.flatten()
+    torch.testing.assert_close(chunked_loss(*rows), mean)
+
+
+def test_a_scaled_loss_has_a_scaled_gradient():
+    hidden, weight, labels = inputs(3)
+    once = gradients(chunked_loss(hidden, weight, labels), hidden, weight)
+    thrice = gradients(3 * chunked_loss(hidden, weight, labels), hidden, weight)
+    for one, other in zip(once, thrice, strict=True):
+        torch.testing.assert_close(3 * one, other)
+
+
+def test_two_backward_passes_give_the_gradient_twice():
+    hidden, weight, labels = inputs(4)
+    loss = chunked_loss(hidden, weight, labels)
+    loss.backward(retain_graph=True)
+    first = hidden.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(hidden.grad, 2 * first)
+
+
+def test_extreme_logits_stay_finite():
+    hidden, weight, labels = inputs(5, dtype=torch.float32)
+    far = (1e4 * hidden).detach().requires_grad_()
+    loss = chunked_loss(far, weight, labels)
+    torch.testing.assert_close(loss, plain_loss(far, weight, labels))
+    assert all(each.isfinite().all() for each in gradients(loss, far, weight))
+
+
+def test_without_gradients_the_loss_is_the_same():
+    hidden, weight, labels = inputs(6)
+    with torch.no_grad():
+        loss = chunked_loss(hidden, weight, labels)
+    assert not loss.requires_grad
+    assert loss == chunked_loss(hidden, weight, labels)
+
+
+def test_no_second_derivative_is_pretended():
+    hidden, weight, labels = inputs(10)
+    loss = chunked_loss(hidden, weight, labels).square()  # its slope is not a constant
+    (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize("chunk_size", [1, 16, 4096])
+def test_under_autocast_the_sums_stay_in_float32(chunk_size):
+    hidden, weight, labels = inputs(8, 4, 20, 16, 300, torch.float32)
+    exact = chunked_loss(hidden, weight, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        halved = chunked_loss(hidden, weight, labels, chunk_size=chunk_size)
+    assert halved.dtype == torch.float32
+    assert halved != exact  # the products are in bfloat16
+    torch.testing.assert_close(halved, exact, rtol=1e-2, atol=0)
+    for one, other in zip(
+        gradients(halved, hidden, weight), gradients(exact, hidden, weight), strict=True
+    ):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() < 0.01 * other.norm()
+
+
+def test_under_autocast_the_logarithm_is_in_float32():
+    """In bfloat16 a loss of 5 would be rounded by up to 0.016."""
+    hidden, weight, labels = inputs(8, 4, 20, 16, 300, torch.float32)
+    rows, weight = hidden.flatten(0, 1).bfloat16(), weight.bfloat16()
+    logits = (rows @ weight.T).float()
+    for row, logit, label in zip(rows.float(), logits, labels.flatten(), strict=True):
+        for smoothing in (0.0, 0.1):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = chunked_loss(
+                    row[None], weight.float(), label[None], smoothing, pad_id=-1
+                )
+            exact = F.cross_entropy(logit, label, label_smoothing=smoothing)
+            assert (loss - exact).abs() < 0.004
+
+
+def test_half_precision_weights_are_served_too():
+    # As many rows as it takes for a sum kept in half precision to stand still.
+    hidden, weight, labels = inputs(9, 20, 100, 16, 300, torch.float32)
+    exact = gradients(chunked_loss(hidden, weight, labels), hidden, weight)
+    low = [x.detach().bfloat16().requires_grad_() for x in (hidden, weight)]
+    halved = gradients(chunked_loss(*low, labels, chunk_size=16), *low)
+    for one, other in zip(halved, exact, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert (one.float() - other).norm() < 0.01 * other.norm()
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"smoothing": 1.0}, r"smoothing must lie in \[0, 1\), got 1.0"),
+        ({"chunk_size": 0}, "chunk_size must be a whole number of at least 1"),
+        ({"reduction": "none"}, "reduction must be mean or sum, got 'none'"),
+        (
+            {"labels": torch.ones(3, 4, dtype=torch.int64)},
+            r"each label needs a row of hidden, got \(3, 5, 4\) and \(3, 4\)",
+        ),
+        ({"labels": torch.zeros(3, 5, dtype=torch.int64)}, "got only padding"),
+        ({"labels": torch.full((3, 5), 11)}, r"labels must lie in 0..10, got 11"),
+        ({"labels": torch.full((3, 5), -1)}, r"labels must lie in 0..10, got -1"),
+        ({"weight": torch.zeros(11, 6)}, "equally wide, got 4 and 6"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, message):
+    hidden, weight, labels = inputs()
+    with pytest.raises(ValueError, match=message):
+        chunked_loss(**{"hidden": hidden, "weight": weight, "labels": labels} | change)
+
+
+def shifted(source, decoder_input):
+    """A batch of any ids, whose labels are the decoder's input one position on."""
+    rows = min(len(source), len(decoder_input))
+    source, decoder_input = source[:rows], decoder_input[:rows]
+    labels = decoder_input.roll(-1, dims=1)
+    return Batch(source, decoder_input, labels.masked_fill(decoder_input == PAD_ID, 0))
+
+
+@settings(max_examples=20)
+@given(models(), token_ids(padded=True), token_ids(padded=True))
+def test_a_loss_module_has_the_plain_loss_and_gradient(model, source, decoder_input):
+    batch = shifted(source, decoder_input)
+    parameters = list(model.parameters())
+    count = (batch.labels != PAD_ID).sum()
+    if not count:
+        return
+    logits = model(batch.source, batch.decoder_input)
+    plain = label_smoothed_loss(logits, batch.labels)
+    ours = LossModule(model, label_smoothing=0.1, bf16=False)(*batch) / count
+    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    for one, other in zip(
+        gradients(ours, *parameters), gradients(plain, *parameters), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=10)
+@given(models(), token_ids(padded=True))
+def test_bf16_gives_nearly_the_same_loss(model, ids):
+    batch, model = Batch(ids, ids, ids), model.float()
+    exact = LossModule(model, 0.1, bf16=False)(*batch)
+    halved = LossModule(model, 0.1, bf16=True)(*batch)
+    assert halved.dtype == torch.float32
+    torch.testing.assert_close(halved, exact, rtol=0.05, atol=0.05)
+
+
+def test_attention_in_bf16_runs_where_sequences_are_short():
+    query = torch.randn(1, 2, 3, 4)
+    exact = F.scaled_dot_product_attention(query, query, query)
+    with bf16_autocast("cpu"):
+        halved = F.scaled_dot_product_attention(query, query, query)
+        assert (query[0, 0] @ query[0, 0].T).dtype == torch.bfloat16
+    torch.testing.assert_close(halved.float(), exact, rtol=0.05, atol=0.05)
+    assert made_for_bf16("cpu") in (True, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
+def test_fast_dropout_drops_its_share_and_keeps_the_mean(p, dtype):
+    x = torch.full((333, 301), 2.0, dtype=dtype, requires_grad=True)
+    y = FastDropout(p)(x)
+    assert y.dtype == dtype
+    assert y.shape == x.shape
+    (slope,) = gradients(y.double().sum(), x)
+    torch.testing.assert_close(2 * slope, y)  # what is dropped gets no gradient
+    share = (y == 0).double().mean().item()
+    assert abs(share - p) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-5
+    left = y[y != 0].double()
+    torch.testing.assert_close(left.max(), left.min())
+    assert abs(left[0] / 2 * (1 - p) - 1) < (0.004 if dtype.itemsize == 2 else 1e-4)
+
+
+@given(seeds, st.integers(0, 9), st.integers(0, 9), st.booleans())
+def test_fast_dropout_follows_the_seed_whatever_the_shape(seed, rows, columns, turned):
+    x = torch.randn(rows, columns).T if turned else torch.randn(columns, rows)
+    dropout = FastDropout(0.4)
+    torch.manual_seed(seed)
+    first = dropout(x)
+    torch.manual_seed(seed)
+    assert torch.equal(dropout(x), first)
+    kept = x.masked_fill(first == 0, 0.0) / 0.6
+    torch.testing.assert_close(first, kept, rtol=1e-4, atol=0)
+    assert torch.equal(dropout.eval()(x), x)
+
+
+def test_neighbours_that_share_a_draw_are_dropped_apart():
+    gone = (FastDropout(0.25)(torch.ones(4, 100_000).T.contiguous()) == 0).double()
+    expected = torch.full((4, 4), 0.0).fill_diagonal_(1.0)
+    torch.testing.assert_close(gone.T.corrcoef().float(), expected, atol=0.02, rtol=0)
+
+
+def test_a_probability_next_to_one_keeps_something_finite():
+    y = FastDropout(1 - 1e-9)(torch.ones(2**20))
+    assert y.isfinite().all()
+    assert set(y.unique().tolist()) == {0.0, 2.0**16}
+
+
+@settings(max_examples=10)
+@given(models())
+def test_a_model_with_fast_dropout_is_the_same_model(model):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plain = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    for index, one in enumerate(plain):
+        one.p = index / len(plain)  # no two alike
+        one.train(index % 2 == 0)
+    expected = [(one.p, one.training) for one in plain]
+    use_fast_dropout(model)
+    use_fast_dropout(model)  # a second time changes nothing
+    dropouts = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert {type(one) for one in dropouts} == {FastDropout}
+    assert [(one.p, one.training) for one in dropouts] == expected
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_elsewhere_fast_dropout_is_torchs_own():
+    x = torch.ones(3, 4, device="meta")
+    assert FastDropout(0.5)(x).device.type == "meta"

@@ -1,0 +1,103 @@
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer.training.config import TrainingConfig, noam_learning_rate
+
+
+@given(st.integers(1, 1024), st.integers(1, 8000))
+def test_the_papers_learning_rate_peaks_at_the_end_of_the_warmup(width, warmup):
+    peak = noam_learning_rate(warmup, width, warmup)
+    assert math.isclose(peak, (width * warmup) ** -0.5)
+    assert noam_learning_rate(4 * warmup, width, warmup) == pytest.approx(peak / 2)
+    for step in (1, warmup // 2, warmup - 1, warmup + 1, 2 * warmup):
+        if step >= 1:
+            assert noam_learning_rate(step, width, warmup) <= peak * (1 + 1e-12)
+
+
+def test_the_paper_has_a_peak_of_seven_ten_thousandths():
+    assert noam_learning_rate(4000, 512) == pytest.approx(6.99e-4, rel=1e-3)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("name", ["step", "d_model", "warmup_steps"])
+def test_a_learning_rate_needs_sizes(name):
+    with pytest.raises(ValueError, match=f"^{name} must be .* got 0$"):
+        noam_learning_rate(**{"step": 1, "d_model": 8, "warmup_steps": 4, name: 0})
+
+
+def test_without_a_learning_rate_the_papers_is_used():
+    config = TrainingConfig(warmup_steps=10, cooldown=0.0)
+    for step in (1, 9, 10, 11, 100):
+        paper = noam_learning_rate(step, 64, 10)
+        assert config.learning_rate_at(step, 100, 64) == paper
+        peak = noam_learning_rate(10, 64, 10)
+        own = dataclasses.replace(config, learning_rate=peak)
+        assert own.learning_rate_at(step, 100, 64) == pytest.approx(paper)
+    cosine = dataclasses.replace(config, schedule="cosine")
+    assert cosine.learning_rate_at(10, 100, 64) == noam_learning_rate(10, 64, 10)
+
+
+def test_schedules_rise_to_the_peak_and_fall():
+    config = TrainingConfig(learning_rate=0.01, warmup_steps=10, cooldown=0.0)
+    cosine = dataclasses.replace(config, schedule="cosine")
+    for each in (config, cosine):
+        assert each.learning_rate_at(5, 90, 64) == pytest.approx(0.005)
+        assert each.learning_rate_at(10, 90, 64) == 0.01
+    assert config.learning_rate_at(40, 90, 64) == pytest.approx(0.005)
+    assert cosine.learning_rate_at(50, 90, 64) == pytest.approx(0.005)
+    assert cosine.learning_rate_at(90, 90, 64) == 0.0
+
+
+def test_the_cooldown_ends_at_zero():
+    config = TrainingConfig(warmup_steps=10, cooldown=0.5)
+    assert config.learning_rate_at(100, 100, 64) == 0
+    for step in (25, 50):
+        assert config.learning_rate_at(step, 100, 64) == noam_learning_rate(
+            step, 64, 10
+        )
+    half = noam_learning_rate(75, 64, 10) / 2
+    assert config.learning_rate_at(75, 100, 64) == pytest.approx(half)
+    whole = TrainingConfig(warmup_steps=10, cooldown=1.0)
+    assert whole.learning_rate_at(50, 100, 64) == noam_learning_rate(50, 64, 10) / 2
+
+
+def test_the_defaults_are_what_the_shipped_weights_were_trained_with():
+    config = TrainingConfig()
+    assert (config.epochs, config.batch_tokens, config.warmup_steps) == (2, 1024, 300)
+    assert (config.cooldown, config.label_smoothing) == (0.5, 0.1)
+    assert (config.max_grad_norm, config.learning_rate, config.seed) == (1.0, None, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.epochs = 9
+
+
+def test_every_field_is_documented():
+    for field in dataclasses.fields(TrainingConfig):
+        assert f"        {field.name}: " in TrainingConfig.__doc__
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "epochs .* got 0"),
+        ({"batch_tokens": -1}, "batch_tokens .* got -1"),
+        ({"micro_batch_tokens": -1}, "micro_batch_tokens .* got -1"),
+        ({"warmup_steps": 0}, "warmup_steps .* got 0"),
+        ({"patience": 0}, "patience .* got 0"),
+        ({"cooldown": 1.5}, r"\[0, 1\], got 1.5"),
+        ({"cooldown": -0.5}, r"\[0, 1\], got -0.5"),
+        ({"label_smoothing": 1}, r"label_smoothing must lie in \[0, 1\), got 1"),
+        ({"ema_decay": 1.0}, r"ema_decay must lie in \[0, 1\), got 1.0"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0, got 0.0"),
+        ({"max_grad_norm": 0}, "max_grad_norm must be above 0, got 0"),
+        ({"max_grad_norm": float("nan")}, "above 0, got nan"),
+        ({"schedule": "linear"}, "inverse-sqrt or cosine, got 'linear'"),
+    ],
+)
+def test_what_no_training_could_follow_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**change)
