@@ -186,10 +186,10 @@ def test_a_file_that_cannot_be_had_is_named(
         pytest.raises(ValueError, match=message) as error,
     ):
         fetch_multi30k(tmp_path, name[:3], ("en",), base_url=url)
-    said = str(error.value)
-    assert said.startswith(f"cannot fetch {url}/{name}: ")
-    assert said.endswith(f"; download it yourself into {tmp_path / name[:3]}")
-    assert "\n" not in said
+    text = str(error.value)
+    assert text.startswith(f"cannot fetch {url}/{name}: ")
+    assert text.endswith(f"; download it yourself into {tmp_path / name[:3]}")
+    assert "\n" not in text
     assert files_in(tmp_path) == [name[4:].replace("val", "train").removesuffix(".gz")]
 
 

@@ -65,7 +65,7 @@ def test_the_count_is_the_number_of_different_sentences():
         step = max(1, len(some) // (15 if kind in ("object", "look") else 30))
         chosen = [frame for frame in some[::step] if frame.total() < 1000]
         made = [
-            frame.say(*choice).french
+            frame.build(*choice).french
             for frame in chosen
             for choice in itertools.product(*frame.slots)
         ]

@@ -441,7 +441,7 @@ def _sentence(parts: Iterable[Pair], time: _Time | None = None) -> Pair:
     return Pair(french, tuple(word for part in parts for word in part.english))
 
 
-def _say_visit(
+def _visit_sentence(
     subject: _Subject, verb: _Verb, negative: bool, place: _Place, time: _Time | None
 ) -> Pair:
     """Jane visite l' Afrique en septembre."""
@@ -450,7 +450,7 @@ def _say_visit(
     return _sentence((subject.words, _conjugate(subject, verb, negative), there), time)
 
 
-def _say_stay(
+def _stay_sentence(
     subject: _Subject, verb: _Verb, negative: bool, place: _Place, time: _Time | None
 ) -> Pair:
     """Mon amie habite en France. Ils vont aux États-Unis chaque été."""
@@ -459,7 +459,7 @@ def _say_stay(
     return _sentence((subject.words, _conjugate(subject, verb, negative), there), time)
 
 
-def _say_object(
+def _object_sentence(
     subject: _Subject,
     verb: _Verb,
     negative: bool,
@@ -474,7 +474,7 @@ def _say_object(
     return _sentence((subject.words, _conjugate(subject, verb, negative), thing), time)
 
 
-def _say_mood(
+def _mood_sentence(
     subject: _Subject, negative: bool, mood: Pair, time: _Time | None
 ) -> Pair:
     """Marie et Alice sont contentes en été."""
@@ -482,7 +482,7 @@ def _say_mood(
     return _sentence((subject.words, be, mood), time)
 
 
-def _say_look(
+def _look_sentence(
     noun: _Noun,
     negative: bool,
     determiner: _Determiner,
@@ -499,9 +499,9 @@ def _say_look(
 
 
 class _Frame(NamedTuple):
-    """A sentence with gaps: `say` knows what must agree, each slot is filled freely."""
+    """A sentence with gaps: `build` makes it agree, each slot is filled freely."""
 
-    say: Callable[..., Pair]
+    build: Callable[..., Pair]
     slots: tuple[Sequence[Any], ...]
 
     def total(self) -> int:
@@ -514,7 +514,7 @@ class _Frame(NamedTuple):
             None if slot[0] is None and rng.random() < 0.5 else rng.choice(slot)
             for slot in self.slots
         ]
-        return self.say(*chosen)
+        return self.build(*chosen)
 
 
 @functools.cache
@@ -563,13 +563,13 @@ def _place_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
     cities = [place for place in _PLACES if not place.article]
     countries = [place for place in _PLACES if place.article]
     for verb in _VISITING:
-        say = functools.partial(_say_visit, subject, verb, negative)
-        yield _Frame(say, (_PLACES, _times(verb.times, negative)))
+        build = functools.partial(_visit_sentence, subject, verb, negative)
+        yield _Frame(build, (_PLACES, _times(verb.times, negative)))
     for verb in _STAYING:
-        say = functools.partial(_say_stay, subject, verb, negative)
-        yield _Frame(say, (countries, _times(verb.times, negative)))
+        build = functools.partial(_stay_sentence, subject, verb, negative)
+        yield _Frame(build, (countries, _times(verb.times, negative)))
         in_a_city = f"{verb.times} {verb.city_times}"
-        yield _Frame(say, (cities, _times(in_a_city, negative)))
+        yield _Frame(build, (cities, _times(in_a_city, negative)))
 
 
 def _object_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
@@ -577,11 +577,13 @@ def _object_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
     for verb in _HANDLING:
         for noun in _NOUNS:
             if verb.english != "wash" or noun.french in _WASHABLE:
-                say = functools.partial(_say_object, subject, verb, negative, noun)
+                build = functools.partial(
+                    _object_sentence, subject, verb, negative, noun
+                )
                 opening = _determiners(verb.determiners, negative, subject)
                 sizes, colours = (None, *_SIZES), (None, *_colours_of(noun))
                 when = _times(verb.times, negative)
-                yield _Frame(say, (opening, sizes, colours, when))
+                yield _Frame(build, (opening, sizes, colours, when))
 
 
 def _mood_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
@@ -591,8 +593,8 @@ def _mood_frames(subject: _Subject, negative: bool) -> Iterator[_Frame]:
         for mood in _MOODS
         for form in subject.agreements.split()
     )
-    say = functools.partial(_say_mood, subject, negative)
-    yield _Frame(say, (tuple(feelings), _times("month season mondays", negative)))
+    build = functools.partial(_mood_sentence, subject, negative)
+    yield _Frame(build, (tuple(feelings), _times("month season mondays", negative)))
 
 
 def _look_frames() -> Iterator[_Frame]:
@@ -600,10 +602,10 @@ def _look_frames() -> Iterator[_Frame]:
     opening = _DEFINITE + _MY + _YOUR + _OUR + _YOUR_POLITE
     for noun in _NOUNS:
         for negative in (False, True):
-            say = functools.partial(_say_look, noun, negative)
+            build = functools.partial(_look_sentence, noun, negative)
             colours = _colours_of(noun)
-            yield _Frame(say, (opening, (None, *_SIZES), (None,), colours))
-            yield _Frame(say, (opening, (None,), (None, *colours), _SIZES))
+            yield _Frame(build, (opening, (None, *_SIZES), (None,), colours))
+            yield _Frame(build, (opening, (None,), (None, *colours), _SIZES))
 
 
 def _colours_of(noun: _Noun) -> tuple[_Adjective, ...]:

@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 __all__ = [
     "PAD_ID",
@@ -143,6 +143,7 @@ class Vocabulary:
         return [self._words[index - first] for index in ids if index >= first]
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Whatever turns sentences into token ids and back: words, subwords, or your own.
 

@@ -1,0 +1,348 @@
+"""The translator: sentences in, sentences out, over words, subwords or your own."""
+
+import json
+import math
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from transformer.checkpoint import read_checkpoint
+from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.translator import Translator
+from transformer.model import Transformer, TransformerConfig
+from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import (
+    Tokenizer,
+    UnknownWordError,
+    Vocabulary,
+    WordTokenizer,
+)
+
+WORDS = (*("le", "chat", "est", "noir", "elle", "a"), *("deux", "les", "chiens"))
+
+
+@pytest.fixture(scope="module")
+def phrasebook():
+    return Translator.phrasebook()
+
+
+def random_model(source, target=None, seed=0, **options):
+    torch.manual_seed(seed)
+    target = source if target is None else target
+    choices = {"max_length": 64, "tie_embeddings": source == target} | options
+    model = Transformer(TransformerConfig(source, target, 16, 2, 1, 1, 16, **choices))
+    with torch.no_grad():  # sure of itself, and different for every source
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=0.6)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    sentences = [" ".join(side) for pair in sample_pairs(60, 0) for side in pair]
+    return SubwordTokenizer.train(sentences, 110)
+
+
+@pytest.fixture
+def joint(subwords):
+    """Nothing that it outputs makes sense, but each sentence has its own output."""
+    model = random_model(subwords.vocab_size, tie_embeddings=False)
+    return Translator(model, subwords, subwords)
+
+
+# Translating
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_sentence_or_several(phrasebook, beam_size):
+    french = ["Jane visite l'Afrique en septembre.", "Il a deux chats noirs"]
+    english = ["Jane visits Africa in September", "He has two black cats"]
+    assert phrasebook.translate(french[0], beam_size) == english[0]
+    assert phrasebook.translate(french, beam_size) == english
+    assert phrasebook.translate(tuple(french[1:]), beam_size) == english[1:]
+    assert phrasebook.translate([], beam_size) == []
+
+
+def test_a_blank_sentence_stays_blank(phrasebook, joint):
+    for translator, sentence in ((phrasebook, "Je suis malade"), (joint, "le chat")):
+        assert translator.translate("") == ""
+        found = translator.translate(["", sentence, " \t", "\ufeff\n"])
+        assert found == ["", translator.translate(sentence), "", ""]
+
+
+def test_a_translation_is_what_the_searches_find(joint, subwords):
+    source = subwords.encode("le chat est noir")
+    room = 16 * math.ceil(len(source) / 8) + 10
+    (greedy,) = greedy_search(joint.model, [source], room)
+    assert joint.translate("Le chat est noir") == subwords.decode(greedy)
+    (best,) = beam_search(joint.model, [source], room, 3, 1.5)
+    assert joint.translate(["le chat est noir"], 3, 1.5) == [subwords.decode(best)]
+
+
+@pytest.mark.plain  # checked shapes would make it slow
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_each_translation_is_the_same_alone_and_in_a_batch(joint, beam_size):
+    rng = random.Random(0)
+    sentences = [" ".join(rng.choices(WORDS, k=k % 6 + 1)) for k in range(30)]
+    alone = [joint.translate(sentence, beam_size) for sentence in sentences]
+    assert len(set(alone)) > 10
+    for batch_size in (1, 4, 64):
+        found = joint.translate([*sentences, "chat " * 20], beam_size, 0.6, batch_size)
+        assert found[:-1] == alone
+
+
+def test_its_source_alone_decides_how_long_a_translation_may_become(joint, subwords):
+    def never_end(module, inputs, logits):
+        return logits.index_fill(-1, torch.tensor(2), -1e9)
+
+    def room(sentence):
+        return min(64, 16 * math.ceil(len(subwords.encode(sentence)) / 8) + 10)
+
+    joint.model.output.register_forward_hook(never_end)
+    sentences = ["le chat", "le chat est noir et elle a deux chiens", "chien " * 15]
+    found = []
+    joint.target_tokenizer = Recorder(found)
+    joint.translate(sentences)
+    assert found == sorted(room(sentence) for sentence in sentences)
+    assert found[-1] == 64 > found[0]
+
+
+class Recorder(Tokenizer):
+    """A target tokenizer that notes how many ids it is given."""
+
+    vocab_size = 110
+
+    def __init__(self, found):
+        self.found = found
+
+    def encode(self, sentence):
+        raise NotImplementedError
+
+    def decode(self, ids):
+        self.found.append(len(ids))
+        return ""
+
+    def to_json(self):
+        raise NotImplementedError
+
+
+def test_the_model_stays_as_it_is(joint):
+    joint.model.train()
+    joint.model.encoder.eval()
+    modes = [module.training for module in joint.model.modules()]
+    first = joint.translate("le chat")
+    assert [module.training for module in joint.model.modules()] == modes
+    assert joint.translate("le chat") == first  # without dropout
+    assert all(weight.requires_grad for weight in joint.model.parameters())
+
+
+def test_weights_may_change_between_sentences(joint, subwords):
+    sentences = ["le chat", "nous aimons les chiens", "elle a deux chiens"]
+    before = joint.translate(sentences)
+    other = random_model(subwords.vocab_size, seed=1, tie_embeddings=False)
+    joint.model.load_state_dict(other.state_dict())
+    after = joint.translate(sentences)
+    assert after == Translator(other, subwords, subwords).translate(sentences) != before
+
+
+def test_wrapped_models_are_unwrapped(joint, subwords):
+    wrapped = AveragedModel(joint.model)
+    translator = Translator(wrapped, subwords, subwords)
+    assert translator.model is wrapped.module
+    assert translator.translate("le chat") == joint.translate("le chat")
+    with pytest.raises(ValueError, match="needs a Transformer or a decoder, got a Lin"):
+        Translator(nn.Linear(2, 2), subwords, subwords)
+
+
+class Letters(Tokenizer):
+    """A tokenizer of one's own: letters, with special ids of its own."""
+
+    vocab_size = 29
+    pad_id, bos_id, eos_id = 26, 27, 28
+
+    def encode(self, sentence):
+        return [ord(letter) - 97 for letter in sentence if letter != " "]
+
+    def decode(self, ids):
+        return "".join(chr(index + 97) for index in ids)
+
+    def to_json(self):
+        return '{"kind": "letters"}'
+
+
+def test_any_tokenizer_serves_if_its_special_ids_are_the_models(tmp_path):
+    letters = Letters()
+    model = random_model(29, pad_id=26, bos_id=27, eos_id=28)
+    translator = Translator(model, letters, letters, ("xx", "yy"))
+    found = translator.translate(["abc", "hello", "x"])
+    assert all(translation.isalpha() for translation in found)
+    assert [translator.translate(each) for each in ("abc", "hello", "x")] == found
+    translator.save(tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"/mine: .* words or .* got 'letters'$"):
+        Translator.load(tmp_path / "mine")
+
+
+# What is refused
+
+
+def test_an_unknown_word_is_named_with_its_sentence(phrasebook):
+    with pytest.raises(UnknownWordError, match=r"^unknown word 'Londre' .*Londres"):
+        phrasebook.translate("Jane visite Londre")
+    with pytest.raises(
+        UnknownWordError, match=r"^sentence 2: unknown word 'xyz'"
+    ) as no:
+        phrasebook.translate(["Jane visite Londres", "xyz"])
+    assert no.value.word == "xyz"
+
+
+def test_a_sentence_longer_than_the_models_positions_is_refused(phrasebook, joint):
+    longest = phrasebook.model.config.max_length
+    ids = phrasebook.encode("Jane " * longest)
+    assert ids == phrasebook.encode("Jane") * longest
+    message = f"too long: {longest + 1} tokens, at most {longest} fit"
+    with pytest.raises(ValueError, match=rf"^the sentence is {message}$"):
+        phrasebook.translate("Jane " * (longest + 1))
+    with pytest.raises(ValueError, match=r"^sentence 2: .* too long: .* 64 fit"):
+        joint.translate(["le chat", "漢 " * 99])
+
+
+def test_the_others_are_translated_where_errors_are_handed_on(phrasebook):
+    errors = []
+    found = phrasebook.translate(
+        ["Jane visite Londre", "Je suis malade", "", "Paul " * 99, "Il a deux chats"],
+        on_error=lambda index, error: errors.append((index, str(error)[:16])),
+    )
+    assert found == ["", "I am ill", "", "", "He has two cats"]
+    assert errors == [(0, "unknown word 'Lo"), (3, "the sentence is ")]
+
+
+@pytest.mark.plain
+def test_options_are_checked_even_without_sentences(phrasebook):
+    for options, message in (
+        ({"beam_size": 0}, "beam_size must be .* got 0"),
+        ({"length_penalty": -1.0}, "length_penalty must be .* got -1"),
+        ({"length_penalty": math.nan}, "length_penalty must be .* got nan"),
+        ({"batch_size": 0}, "batch_size must be .* got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            phrasebook.translate([], **options)
+
+
+@pytest.mark.plain
+def test_tokenizers_that_do_not_fit_are_refused(phrasebook):
+    french, english = phrasebook_tokenizers()
+    with pytest.raises(ValueError, match=r"tables of 260 and 163 .* have 163 and 260$"):
+        Translator(phrasebook.model, english, french)
+    letters = WordTokenizer(Vocabulary("abcdef"))
+    for name, number in (("pad_id", 3), ("bos_id", 4), ("eos_id", 5)):
+        model = random_model(9, **{name: number})
+        message = rf"^{name} is {number} in the model's config, but \d in the tokenizer"
+        with pytest.raises(ValueError, match=message):
+            Translator(model, letters, letters)
+    model = random_model(9)
+    for languages in (("fr",), ("fr", ""), ("fr", "e n"), ("a", "b", "c")):
+        with pytest.raises(ValueError, match="languages must be two codes, got"):
+            Translator(model, letters, letters, languages)
+
+
+# Files
+
+
+def test_two_word_tokenizers_are_kept_with_the_model(phrasebook, tmp_path):
+    path = tmp_path / "deep" / "mine.safetensors"
+    phrasebook.save(path)
+    again = Translator.load(str(path))
+    assert again.translate("Il a deux chats noirs") == "He has two black cats"
+    assert again.languages == phrasebook.languages == ("fr", "en")
+    assert not again.model.training
+    _, metadata = read_checkpoint(path)
+    assert sorted(metadata) == [
+        "config",
+        "languages",
+        "source_tokenizer",
+        "target_tokenizer",
+    ]
+    assert '"sœur"' in metadata["source_tokenizer"]
+    again.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+
+
+def test_the_shipped_phrasebook_has_the_grammars_words(phrasebook):
+    kept = phrasebook.source_tokenizer, phrasebook.target_tokenizer
+    for ours, grammar in zip(kept, phrasebook_tokenizers(), strict=True):
+        assert ours.to_json() == grammar.to_json()
+
+
+@pytest.mark.parametrize("text", ["tok", "raw"])
+def test_a_joint_tokenizer_is_kept_once(tmp_path, text):
+    subwords = SubwordTokenizer.train(["Le chat, the cat", "漢字"], 40, text)
+    model = random_model(subwords.vocab_size)
+    Translator(model, subwords, subwords, ("de", "en")).save(tmp_path / "m")
+    _, metadata = read_checkpoint(tmp_path / "m")
+    assert sorted(metadata) == ["config", "languages", "tokenizer"]
+    (tmp_path / "m").rename(tmp_path / "model.safetensors")
+    for path in (tmp_path, tmp_path / "model.safetensors"):  # the folder of a run
+        again = Translator.load(path)
+        assert again.languages == ("de", "en")
+        assert again.source_tokenizer is again.target_tokenizer
+        assert again.source_tokenizer.text == text
+        sentences = ["Le chat", "the cat, the cat"]
+        mine = Translator(model, subwords, subwords)
+        assert again.translate(sentences) == mine.translate(sentences)
+
+
+def test_words_on_one_side_and_subwords_on_the_other(tmp_path, subwords):
+    words = WordTokenizer(Vocabulary(WORDS))
+    model = random_model(words.vocab_size, subwords.vocab_size)
+    translator = Translator(model, words, subwords)
+    translator.save(tmp_path / "m")
+    again = Translator.load(tmp_path / "m")
+    assert again.translate(["Le chat", "elle a deux chiens"]) == translator.translate(
+        ["le chat", "Elle a deux chiens."]
+    )
+
+
+WORD_FILE = {
+    "languages": "fr en",
+    "source_tokenizer": json.dumps({"kind": "words", "words": list("abcdef")}),
+    "target_tokenizer": json.dumps({"kind": "words", "words": list("ghijkl")}),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source_tokenizer": None}, "a model without its tokenizers"),
+        ({"source_tokenizer": ""}, "not the description of a tokenizer"),
+        ({"source_tokenizer": "["}, "not the description of a tokenizer"),
+        ({"source_tokenizer": "[" * 100_000}, "not the description of a tokenizer"),
+        ({"source_tokenizer": "7"}, "not the description of a tokenizer"),
+        ({"source_tokenizer": '{"kind": "runes"}'}, "words or subwords .* got 'runes'"),
+        ({"target_tokenizer": '{"kind": ["words"]}'}, "words or subwords .* got "),
+        ({"target_tokenizer": '{"kind": "words"}'}, "not the description of words"),
+        ({"target_tokenizer": '{"kind": "words", "words": ["a"]}'}, "have 9 and 4"),
+        ({"target_tokenizer": '{"kind": "subwords"}'}, "not the description of subw"),
+        ({"languages": None}, "languages must be two codes"),
+        ({"languages": "fr"}, "languages must be two codes"),
+        ({"languages": "fr en de"}, "languages must be two codes"),
+    ],
+)
+def test_files_without_tokenizers_of_ours_are_refused(tmp_path, change, message):
+    metadata = {k: v for k, v in (WORD_FILE | change).items() if v is not None}
+    random_model(9).save(tmp_path / "model", metadata)
+    with pytest.raises(ValueError, match=rf"/model: .*{message}"):
+        Translator.load(tmp_path / "model")
+
+
+def test_missing_and_foreign_files_are_refused(tmp_path):
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(ValueError, match="no checkpoint at"):
+            Translator.load(path)
+    (tmp_path / "text").write_text("not weights")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        Translator.load(tmp_path / "text")
