@@ -17,7 +17,7 @@ from transformer.checks import require_beam, require_positive
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import beam_search, greedy_search
 from transformer.decoding.support import unwrap
-from transformer.model import load_model
+from transformer.model import TransformerConfig, load_model
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
@@ -45,22 +45,7 @@ class Translator:
         languages: tuple[str, str] = ("fr", "en"),
     ) -> None:
         self.model = unwrap(model)
-        config = self.model.config
-        sizes = config.source_vocab_size, config.target_vocab_size
-        found = source_tokenizer.vocab_size, target_tokenizer.vocab_size
-        if found != sizes:
-            raise ValueError(
-                f"the model has tables of {sizes[0]} and {sizes[1]} ids, "
-                f"but the tokenizers have {found[0]} and {found[1]}"
-            )
-        for tokenizer in (source_tokenizer, target_tokenizer):
-            for name in ("pad_id", "bos_id", "eos_id"):
-                ours, theirs = getattr(config, name), getattr(tokenizer, name)
-                if ours != theirs:
-                    raise ValueError(
-                        f"{name} is {ours} in the model's config, "
-                        f"but {theirs} in the tokenizer"
-                    )
+        _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
         if len(languages) != 2 or any(code.split() != [code] for code in languages):
             raise ValueError(f"languages must be two codes, got {languages!r}")
         self.source_tokenizer = source_tokenizer
@@ -164,9 +149,13 @@ class Translator:
         return self._search_all(sources, beam_size, length_penalty, batch_size)
 
     def _room(self, source: Sequence[int]) -> int:
-        """How long a translation may become: its source alone decides."""
+        """How long a translation may become: about twice its source.
+
+        In steps, so that sources of similar length can share a batch; and from nothing
+        but the source, so that no other sentence changes a translation.
+        """
         eights = math.ceil(len(source) / 8)
-        return min(self.model.config.max_length, 2 * 8 * eights + 10)
+        return min(self.model.config.max_length, 16 * eights + 10)
 
     def _search_all(
         self,
@@ -193,6 +182,27 @@ class Translator:
                 for index, ids in zip(chosen, found, strict=True):
                     translations[index] = self.target_tokenizer.decode(ids)
         return translations
+
+
+def _require_fitting(
+    config: TransformerConfig, source: Tokenizer, target: Tokenizer
+) -> None:
+    """Refuse tokenizers with other ids than the model."""
+    sizes = config.source_vocab_size, config.target_vocab_size
+    found = source.vocab_size, target.vocab_size
+    if found != sizes:
+        raise ValueError(
+            f"the model has tables of {sizes[0]} and {sizes[1]} ids, "
+            f"but the tokenizers have {found[0]} and {found[1]}"
+        )
+    for tokenizer in (source, target):
+        for name in ("pad_id", "bos_id", "eos_id"):
+            expected, got = getattr(config, name), getattr(tokenizer, name)
+            if got != expected:
+                raise ValueError(
+                    f"{name} is {expected} in the model's config, "
+                    f"but {got} in the tokenizer"
+                )
 
 
 def _read_tokenizer(text: str) -> Tokenizer:
