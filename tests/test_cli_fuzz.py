@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer import Translator
-from transformer.__main__ import main
+from transformer.cli import main
+from transformer.decoding.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSLATOR = Translator.phrasebook()
@@ -140,31 +140,24 @@ def test_any_arguments_are_taken_or_refused_in_one_line(arguments):
 def test_standard_input_is_answered_or_refused_in_one_line(stdin):
     code, output, errors = run("translate", stdin=stdin)
     answers = output.splitlines()
-    if code == 0:
-        assert errors == ""
-        lines = io.TextIOWrapper(io.BytesIO(stdin), "utf-8").readlines()
-        assert output.count("\n") == len(lines)
-    else:
-        assert code == 2
+    if code == 2:  # no text
         one_clear_line(errors)
+    else:
+        lines = io.TextIOWrapper(io.BytesIO(stdin), "utf-8-sig").readlines()
+        assert output.count("\n") == len(lines)
+        assert (code, errors != "") in ((0, False), (1, True))
+        for line in errors.splitlines(keepends=True):
+            one_clear_line(line)
     assert all(answer.isprintable() for answer in answers)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin"),
-    [
-        (["translate", "\x1b]0;title\x07"], b""),
-        (["translate", b"caf\xff"], b""),
-        (["translate"], b"\xf0\x9f\x99\x82\n" + b"\0" * 1000),
-        (["translate"], b"Jane " * 100_000),
-        (["translate", "שלום Jane 🙂"], b""),
-    ],
-    ids=["escape", "no text", "nothing", "long", "other scripts"],
+    "typed", [b"caf\xff", "--\x1b]0;title\x07"], ids=["no text", "escape"]
 )
-def test_real_processes_end_in_one_line(arguments, stdin):
+def test_real_processes_end_in_one_line(typed):
     done = subprocess.run(
-        [sys.executable, "-m", "transformer", *arguments],
-        input=stdin,
+        [sys.executable, "-m", "transformer", "translate", typed],
+        input=b"",
         capture_output=True,
         timeout=240,
         cwd=ROOT,

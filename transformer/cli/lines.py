@@ -1,0 +1,50 @@
+"""Text in and out: lines that are read as they come, messages of one line."""
+
+import codecs
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["LONGEST_LINE", "read_lines", "one_line", "say"]
+
+LONGEST_LINE = 100_000  # characters; what is beyond them is not kept
+
+
+def read_lines(file: str | None) -> Iterator[list[str]]:
+    """The lines of a file or of standard input, as many at a time as are there (64).
+
+    So a program that waits for each answer gets it, and a file is read in batches.
+    """
+    if file is None and sys.stdin is None:
+        raise ValueError("no sentence given, and standard input is closed")
+    stream: Any = sys.stdin.buffer if file is None else open(file, "rb")  # noqa: SIM115
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)  # \r\n and \r too
+    rest, more = "", True
+    try:
+        while more:
+            data = stream.read1(1 << 16)  # what is there, or else the next that comes
+            more = bool(data)
+            *lines, rest = (rest + decoder.decode(data, not more)).split("\n")
+            rest = rest[:LONGEST_LINE]
+            lines += [rest] if rest and not more else []
+            for start in range(0, len(lines), 64):
+                yield lines[start : start + 64]
+    except UnicodeDecodeError:
+        raise ValueError(f"{file or 'standard input'} is not UTF-8 text") from None
+    finally:
+        if file is not None:
+            stream.close()
+
+
+def one_line(message: str) -> str:
+    """A message that may hold what was typed: nothing in it moves the cursor."""
+    shown = (c if c.isprintable() else repr(c)[1:-1] for c in message[:10_000])
+    line = "".join(shown)
+    return line if len(line) <= 400 else f"{line[:300]} … {line[-90:]}"
+
+
+def say(message: str, end: str = "\n") -> None:
+    """Write beside the output, not in it."""
+    print(message, end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,318 @@
+"""The commands that train, measure and draw runs: train, evaluate, plot."""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from transformer.cli.commands import PROGRAM, app, load_translator, require_file
+from transformer.cli.options import (
+    BEAM,
+    COUNT,
+    DEVICE,
+    PENALTY,
+    PRECISION,
+    PRESET,
+    SIZES,
+    SPLIT,
+    TEXT,
+    Command,
+    whole,
+    with_settings,
+)
+from transformer.cli.progress import Progress
+from transformer.cli.resources import (
+    chosen_device,
+    corpus,
+    is_multi30k,
+    require_memory,
+    require_new_folder,
+)
+
+if TYPE_CHECKING:
+    from transformer.training.trainer import Preset
+
+__all__ = ["train", "evaluate", "plot"]
+
+FILES = "train.en, train.de, val.en, val.de, test.en, test.de (or packed, .gz)"
+
+
+@app.command(cls=Command, short_help="train a translator on real sentences")
+@with_settings
+def train(
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="keep the run here")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            rich_help_panel="Sentences",
+            help=f"your own sentence pairs: {FILES}  [default: Multi30k, in the folder "
+            "that the variable MULTI30K names, or fetched once and kept in your cache]",
+        ),
+    ] = None,
+    source: Annotated[
+        str, typer.Option(metavar="CODE", rich_help_panel="Sentences", help="from")
+    ] = "en",
+    target: Annotated[
+        str, typer.Option(metavar="CODE", rich_help_panel="Sentences", help="into")
+    ] = "de",
+    text: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Sentences",
+            help="raw: sentences stay as they were written; tok: they are lowercased "
+            "and their punctuation is set apart  [default: raw, but tok for Multi30k]",
+            **TEXT,
+        ),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="sizes and training choices, each of which an option below overrides; "
+            "tiny: the 2.57 million parameters of chapter 16",
+            **PRESET,
+        ),
+    ] = "tiny",
+    device: Annotated[
+        str, typer.Option(help="auto: the GPU where there is one", **DEVICE)
+    ] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(help="auto: bf16 where the device is made for it", **PRECISION),
+    ] = "auto",
+    save_every: Annotated[
+        int, typer.Option(help="steps from one checkpoint to the next", **COUNT)
+    ] = 200,
+    keep_epochs: Annotated[
+        int, typer.Option(help="epochs whose weights are kept for averaging", **COUNT)
+    ] = 10,
+    **settings: Any,
+) -> None:
+    """Train a translator on sentence pairs: Multi30k, or your own.
+
+    Learn subwords and a translation from the training sentences, check on the
+    validation sentences after each epoch, and keep the run in a folder: its choices
+    (run.json), a line of metrics a step (metrics.jsonl), the two newest checkpoints,
+    the last epochs' weights, and the best weights (model.safetensors). The same command
+    takes a run up again where it was cut short. Under torchrun, several processes share
+    each step.
+    """
+    from transformer.checks import optional_import
+
+    if os.environ.get("RANK", "0") == "0":
+        require_new_folder(out)
+    for module in ("tokenizers", "sacrebleu"):
+        optional_import(module)
+    from transformer.training.distributed import ProcessGroup
+    from transformer.training.trainer import (
+        TranslationDataset,
+        train_translator,
+        translation_model,
+    )
+
+    device = chosen_device(device)
+    plan = chosen_plan(preset, settings, device, precision)
+    languages = source, target
+    text = text or ("tok" if is_multi30k(data) else "raw")
+    group = ProcessGroup.start(device)
+    progress = Progress(quiet=group.rank > 0)
+    try:
+        group.first(lambda: corpus(data, text, languages))  # fetched once
+        folder = corpus(data, text, languages)
+        dataset = TranslationDataset.load(
+            folder, source, target, text, plan.vocab_size, plan.max_tokens
+        )
+        tokenizer, config = dataset.source_tokenizer, plan.training
+        model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
+        if dataset.left_out:
+            progress.say(f"{dataset.left_out:,} pairs are too long and left out")
+        size = sum(weight.numel() for weight in model.parameters())
+        progress.say(
+            f"{len(dataset.train):,} pairs, {tokenizer.vocab_size:,} subwords, "
+            f"{size:,} parameters; {group.size} × {group.device.type}, "
+            f"{'bf16' if config.bf16 else 'float32'}; kept in {out}"
+        )
+        with group.connected():
+            for metrics in train_translator(
+                *(dataset, model, config, out, group, save_every, keep_epochs),
+                report=progress.say,
+            ):
+                progress.show(metrics)
+    finally:
+        progress.close()
+        group.close()
+    progress.say(f"done: {PROGRAM} evaluate {shlex.quote(out)}")
+
+
+def chosen_plan(
+    preset: str, settings: dict[str, Any], device: str, precision: str
+) -> "Preset":
+    """A preset with the settings that were given.
+
+    Raises:
+        ValueError: for settings that no model or training could have, or that need
+            more memory than there is.
+    """
+    from transformer.model import TransformerConfig
+    from transformer.training.precision import made_for_bf16
+    from transformer.training.trainer import PRESETS, Preset
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    vocab_size = given.pop("vocab_size", PRESETS[preset].vocab_size)
+    sizes = {name: given.pop(name) for name in SIZES if name in given}
+    if layers := sizes.pop("layers", None):
+        sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers}
+    sizes = PRESETS[preset].sizes | sizes
+    require_memory(TransformerConfig(vocab_size, vocab_size, **sizes), device)
+    bf16 = made_for_bf16(device) if precision == "auto" else precision == "bf16"
+    training = dataclasses.replace(PRESETS[preset].training, **given, bf16=bf16)
+    return Preset(vocab_size, sizes, training)
+
+
+@app.command(cls=Command, short_help="measure a translator: BLEU and chrF")
+def evaluate(
+    weights: Annotated[
+        str, typer.Argument(metavar="RUN", help="the folder, or a file, of train's")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="where the sentences are  [default: where the run found its own]",
+        ),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="which sentences; choose on val, test once", **SPLIT)
+    ] = "val",
+    beam_size: Annotated[
+        int, typer.Option(help="hypotheses to keep; 1 is greedy search", **BEAM)
+    ] = 5,
+    length_penalty: Annotated[
+        float,
+        typer.Option(help="0 to 100; higher lets a beam end later", **PENALTY),
+    ] = 1.0,
+    average: Annotated[
+        int,
+        typer.Option(
+            parser=whole(0),
+            metavar="N",
+            help="use the mean of the last N epochs' weights; 0: the best model",
+        ),
+    ] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="write the translations there, one a line"),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto: the GPU where there is one", **DEVICE)
+    ] = "auto",
+) -> None:
+    """Measure a translator: BLEU and chrF, with sacreBLEU's signatures.
+
+    Translate the validation or the test sentences, compare with their references, and
+    print the scores as JSON. A run knows which sentences it was trained with: its
+    validation and test sentences lie beside them.
+    """
+    from transformer.checks import optional_import
+
+    optional_import("sacrebleu")
+    path = require_file(out) if out is not None else None
+    from transformer.checkpoint import write_atomically
+    from transformer.text.multi30k import read_pairs
+    from transformer.training.bleu import corpus_scores
+
+    translator = load_translator(weights, device, average)
+    tokenizer: Any = translator.target_tokenizer
+    text = getattr(tokenizer, "text", "raw")
+    source, target = translator.languages
+    folder = corpus(data or data_of_run(weights), text, (source, target))
+    pairs = read_pairs(folder, text, split, source, target)
+    sources = [source for source, _ in pairs]
+    references = [target for _, target in pairs]
+    if hasattr(tokenizer, "normalize"):
+        references = [tokenizer.normalize(reference) for reference in references]
+    began = time.perf_counter()
+    hypotheses: list[str] = []
+    quiet = not sys.stderr.isatty()
+    for start in tqdm(range(0, len(sources), 256), disable=quiet, file=sys.stderr):
+        some = sources[start : start + 256]
+        hypotheses += translator.translate(some, beam_size, length_penalty)
+    seconds = time.perf_counter() - began
+    found = {
+        "weights": weights,
+        "average": average,
+        "data": str(folder),
+        "split": split,
+        "sentences": len(pairs),
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        **corpus_scores(hypotheses, references, text)._asdict(),
+        "seconds": round(seconds, 1),
+    }
+    print(json.dumps(found, indent=1), flush=True)  # whatever becomes of --out
+    if path is not None:
+        write_atomically(path, "".join(f"{line}\n" for line in hypotheses).encode())
+
+
+def data_of_run(weights: str) -> str:
+    """The folder of the sentences that a run was trained with.
+
+    Raises:
+        ValueError: where no run says so.
+    """
+    from transformer.training.run_folder import read_run
+
+    folder = Path(weights) if Path(weights).is_dir() else Path(weights).parent
+    data = read_run(folder).data if (folder / "run.json").is_file() else None
+    if data is None:
+        raise ValueError(f"{weights} does not say which sentences to read: give --data")
+    return data
+
+
+@app.command(cls=Command, short_help="draw how trainings went")
+def plot(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="folders of train's")
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="a .svg, .png or .pdf to write")
+    ],
+) -> None:
+    """Draw the losses and the validation BLEU of one or more runs."""
+    path = require_file(out)
+    from transformer.checks import optional_import
+    from transformer.training.run_folder import read_metrics
+
+    plt = optional_import("matplotlib.pyplot")
+    metrics = {folder: read_metrics(folder) for folder in runs}
+    for folder, steps in metrics.items():
+        if not steps:
+            raise ValueError(f"{folder} has no metrics.jsonl with lines in it")
+    fig, (losses, bleus) = plt.subplots(1, 2, figsize=(9, 3.6))
+    for folder, steps in metrics.items():
+        numbers = [each.step for each in steps]
+        ends = [each for each in steps if each.validation_loss is not None]
+        (line,) = losses.plot(numbers, [each.loss for each in steps], alpha=0.3)
+        colour = line.get_color()
+        at = [each.step for each in ends]
+        validation = [each.validation_loss for each in ends]
+        losses.plot(at, validation, "o-", ms=3, color=colour)
+        bleu = [each.bleu for each in ends]
+        bleus.plot(at, bleu, "o-", ms=3, color=colour, label=Path(folder).name)
+    losses.set(xlabel="step", ylabel="loss, nats a token (dots: validation)")
+    bleus.set(xlabel="step", ylabel="validation BLEU, greedy")
+    bleus.legend()
+    fig.tight_layout()
+    try:
+        fig.savefig(path)
+    except ValueError as error:
+        raise ValueError(f"cannot draw {out}: {error}") from None
+    finally:
+        plt.close(fig)
