@@ -30,7 +30,7 @@ SIZES = {
     "tie_embeddings": True,
     "max_length": 64,
 }
-CONFIG = TrainingConfig(  # four steps an epoch
+CONFIG = TrainingConfig(  # five steps an epoch
     epochs=3,
     batch_tokens=400,
     learning_rate=0.01,

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -147,7 +147,7 @@ class TrainState:
     @property
     def averaged(self) -> Transformer:
         """The model whose weights are the moving average."""
-        return self._average.module
+        return cast("Transformer", self._average.module)
 
     def train_step(
         self, examples: Sequence[Example], step: int, learning_rate: float

@@ -1,0 +1,141 @@
+"""Several processes that train together."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+from small_runs import CONFIG, ENVIRONMENT, ROOT, run_steps, small_model
+
+from transformer.text.batches import example_length
+from transformer.training.distributed import ProcessGroup
+from transformer.training.run_folder import load_run, read_metrics
+
+on_unix = pytest.mark.skipif(sys.platform == "win32", reason="needs torchrun")
+# Two processes with micro batches; without dropout they follow one process alone.
+SHARED = dataclasses.replace(CONFIG, epochs=2, micro_batch_tokens=100)
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from small_runs import load_dataset, run_steps, small_model
+from test_distributed import SHARED
+from transformer.training.distributed import ProcessGroup
+
+torch.set_num_threads(1)
+corpus, folder, failing = sys.argv[1:]
+group = ProcessGroup.start()
+try:
+    dataset = load_dataset(Path(corpus))
+    model = small_model(dataset, dropout=0.0)
+    fails = failing and group.rank == int(failing)
+    run_steps(dataset, folder, 2 if fails else None, SHARED, model, process_group=group)
+    if fails:
+        raise ValueError("this one fails")
+except ValueError as error:
+    print(f"process {group.rank}: {error}", file=sys.stderr, flush=True)
+    sys.exit(2)
+group.close()
+"""
+
+
+def torchrun(corpus, folder, failing=""):
+    script = folder.parent / "script.py"
+    script.write_text(SCRIPT, "utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", script, corpus, folder, failing]
+    return subprocess.run(
+        [str(part) for part in command],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@on_unix
+@pytest.mark.plain
+def test_two_processes_do_what_one_does(corpus, dataset, tmp_path):
+    done = torchrun(corpus, tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    model = small_model(dataset, dropout=0.0)
+    run_steps(dataset, tmp_path / "one", config=SHARED, model=model)
+    files = [{path.name for path in (tmp_path / n).iterdir()} for n in ("one", "two")]
+    assert files[0] == files[1]
+    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
+    for alone, shared in zip(one, two, strict=True):
+        assert shared.loss == pytest.approx(alone.loss, rel=1e-4)
+        assert shared.grad_norm == pytest.approx(alone.grad_norm, rel=1e-3)
+        assert shared.target_tokens == alone.target_tokens
+        if alone.validation_loss is None:
+            assert shared.validation_loss is None
+        else:
+            expected = pytest.approx(alone.validation_loss, rel=1e-4)
+            assert shared.validation_loss == expected
+    models = [load_run(tmp_path / name).model for name in ("one", "two")]
+    for (name, ours), theirs in zip(
+        models[0].named_parameters(), models[1].parameters(), strict=True
+    ):
+        if "key_proj.bias" not in name:  # its gradient is 0, but for rounding
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+
+
+@on_unix
+@pytest.mark.plain
+@pytest.mark.parametrize("failing", ["0", "1"])
+def test_when_one_process_fails_the_others_print_no_traceback(
+    corpus, tmp_path, failing
+):
+    done = torchrun(corpus, tmp_path / "run", failing)
+    assert done.returncode != 0
+    assert f"process {failing}: this one fails" in done.stderr
+    # What torchrun itself says of failed processes comes after ours.
+    ours = done.stderr.partition("torch/distributed/elastic")[0]
+    assert "Traceback" not in ours
+
+
+def examples(count):
+    return [([3] * (1 + i % 5), [4] * (1 + i % 3)) for i in range(count)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_a_step_is_shared_without_loss(size):
+    batch = examples(21)
+    shares = [ProcessGroup(rank, size).shard(batch, 12) for rank in range(size)]
+    key = str
+    found = [example for share in shares for part in share for example in part]
+    assert sorted(found, key=key) == sorted(batch, key=key)
+    for share in shares:
+        for part in share:
+            assert len(part) * max(map(example_length, part)) <= 12
+    sizes = [sum(map(len, share)) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert ProcessGroup(7, 8).shard(examples(3), 12) == []
+
+
+def test_one_process_alone_needs_no_others(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    group = ProcessGroup.start()
+    assert (group.rank, group.size, group.device) == (0, 1, torch.device("cpu"))
+    assert group.sum(1.5) == 1.5
+    assert group.first(lambda: "done") == "done"
+    with pytest.raises(OSError, match="mine"), group.connected():
+        group.first(lambda: (_ for _ in ()).throw(OSError("mine")))
+    group.close()
+    assert not torch.distributed.is_initialized()
+
+
+def test_each_process_needs_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no GPU was found here"):
+        ProcessGroup.start("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ValueError, match="process 2 of this machine found 1"):
+        ProcessGroup.start("cuda")

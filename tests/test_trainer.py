@@ -1,0 +1,388 @@
+"""The real trainer: data, presets, steps, moving average, validation, a run's end."""
+
+import copy
+import dataclasses
+import math
+import random
+import time
+
+import pytest
+import torch
+from small_runs import (
+    CONFIG,
+    SIZES,
+    equal,
+    load_dataset,
+    newest,
+    run_steps,
+    small_model,
+    write_corpus,
+)
+from torch import nn
+
+from transformer.checkpoint import read_training_state
+from transformer.decoding.translator import Translator
+from transformer.model import Transformer, TransformerConfig
+from transformer.text.batches import example_length, make_batch
+from transformer.training.bleu import corpus_scores
+from transformer.training.distributed import ProcessGroup
+from transformer.training.dropout import FastDropout
+from transformer.training.loss import label_smoothed_loss
+from transformer.training.run_folder import load_run, read_run
+from transformer.training.train_state import LossModule, TrainState, validation_loss
+from transformer.training.trainer import (
+    PRESETS,
+    TranslationDataset,
+    train_translator,
+    translation_model,
+)
+
+
+def train_state(dataset, config=CONFIG, **sizes):
+    return TrainState(small_model(dataset, **sizes), config, ProcessGroup())
+
+
+def weights(model):
+    return {name: x.detach().clone() for name, x in model.named_parameters()}
+
+
+# The dataset
+
+
+def test_a_dataset_reads_and_tokenizes_a_folder(corpus, dataset):
+    assert (len(dataset.train), len(dataset.validation)) == (60, 6)
+    assert dataset.text == "raw"
+    assert dataset.folder == str(corpus)
+    assert dataset.left_out == 0
+    for example, pair in zip(dataset.validation, dataset.validation_pairs, strict=True):
+        sides = zip(example, pair, strict=True)
+        assert all(dataset.source_tokenizer.decode(ids) == side for ids, side in sides)
+
+
+def test_pairs_too_long_are_left_out_and_counted(corpus, dataset):
+    few = TranslationDataset.load(corpus, "fr", "en", vocab_size=120, max_tokens=20)
+    fit = [each for each in dataset.train if example_length(each) <= 20]
+    assert few.train == fit
+    assert few.left_out == 66 - len(few.train) - len(few.validation) > 0
+    with pytest.raises(ValueError, match="no pairs of at most 1 tokens"):
+        TranslationDataset.load(corpus, "fr", "en", vocab_size=120, max_tokens=1)
+
+
+def test_tokenizers_are_trained_on_training_sentences_alone(tmp_path):
+    write_corpus(tmp_path, (60, 3, 3))
+    before = load_dataset(tmp_path).source_tokenizer.to_json()
+    (tmp_path / "val.en").write_text("ΩΩΩ\n" * 3, "utf-8")
+    assert load_dataset(tmp_path).source_tokenizer.to_json() == before
+
+
+def test_a_digest_is_of_all_that_is_trained_on(dataset):
+    others = [
+        dataset._replace(train=dataset.train[1:]),
+        dataset._replace(validation=dataset.validation[1:]),
+    ]
+    digests = {each.digest() for each in (dataset, *others, copy.deepcopy(dataset))}
+    assert len(digests) == 3
+
+
+def test_ordinary_text_has_one_path_to_training_and_to_translation(tmp_path):
+    """With "tok", capitals and punctuation are treated alike everywhere."""
+    write_corpus(tmp_path)
+    for path in tmp_path.iterdir():
+        lines = path.read_text("utf-8").splitlines()
+        path.write_text("".join(f"{x.capitalize()}!\n" for x in lines), "utf-8")
+    for text in ("tok", "raw"):
+        dataset = TranslationDataset.load(tmp_path, "fr", "en", text, 150, 64)
+        tokenizer = dataset.target_tokenizer
+        references = [target for _, target in dataset.validation_pairs]
+        outputs = [tokenizer.decode(target) for _, target in dataset.validation]
+        assert outputs == references
+        assert corpus_scores(outputs, references, text).bleu == pytest.approx(100)
+        assert references[0].endswith(" !") == (text == "tok")
+
+
+# Presets
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tiny", (9712, 128, 4, 2048, 0.005, 2000, 0.3, True)),
+        ("small", (9712, 256, 3, 2048, 0.0035, 2000, 0.3, True)),
+        ("base", (9712, 512, 6, 4096, 0.0007, 4000, 0.3, False)),
+        ("toy", (300, 64, 2, 1024, 0.003, 100, 0.1, False)),
+    ],
+)
+def test_the_presets(name, expected):
+    vocab_size, sizes, training = PRESETS[name]
+    config = TransformerConfig(vocab_size, vocab_size, **sizes)
+    assert expected == (
+        config.source_vocab_size,
+        config.d_model,
+        config.num_encoder_layers,
+        training.batch_tokens,
+        training.learning_rate,
+        training.warmup_steps,
+        config.dropout,
+        config.norm_first,
+    )
+    assert training.cooldown == 0
+    assert PRESETS[name].max_tokens == 256
+
+
+def test_tiny_has_the_published_number_of_weights():
+    vocab_size, sizes, _ = PRESETS["tiny"]
+    model = translation_model(vocab_size, sizes)
+    assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(
+        2.57e6, rel=0.002
+    )
+
+
+def test_a_new_model_is_seeded_and_disturbs_nobody(dataset):
+    before = torch.get_rng_state()
+    one, same, other = (small_model(dataset, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert equal(one.state_dict(), same.state_dict())
+    assert not equal(one.state_dict(), other.state_dict())
+    kinds = {type(m) for m in one.modules() if isinstance(m, nn.Dropout)}
+    assert kinds == {FastDropout}
+
+
+# A step
+
+
+def test_micro_batches_add_up_to_the_whole_step(dataset):
+    whole = train_state(dataset, dropout=0.0)
+    parts = train_state(
+        dataset, dataclasses.replace(CONFIG, micro_batch_tokens=40), dropout=0.0
+    )
+    for step in (1, 2):
+        one, other = (
+            each.train_step(dataset.train[:12], step, 0.01) for each in (whole, parts)
+        )
+        assert one == pytest.approx(other, rel=1e-4)
+    theirs = weights(parts.model)
+    for name, ours in weights(whole.model).items():
+        if "key_proj.bias" not in name:  # its gradient is 0, but for rounding
+            torch.testing.assert_close(ours, theirs[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_steps_loss_is_the_mean_over_labels(dataset):
+    state = train_state(dataset, dropout=0.0)
+    batch = make_batch(dataset.train[:7])
+    logits = state.model(batch.source, batch.decoder_input)
+    expected = label_smoothed_loss(logits, batch.labels)
+    expected.backward()
+    norm = torch.cat([p.grad.flatten() for p in state.model.parameters()]).norm()
+    loss, grad_norm = state.train_step(dataset.train[:7], 1, 0.01)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert grad_norm == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_dropout_depends_on_seed_and_step_alone(dataset):
+    losses = []
+    for seed, step in ((5, 1), (5, 1), (5, 2), (6, 1)):
+        state = train_state(dataset, dataclasses.replace(CONFIG, seed=seed))
+        torch.manual_seed(len(losses))  # has no part in it
+        before = torch.get_rng_state()
+        losses.append(state.train_step(dataset.train[:7], step, 0.01)[0])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert losses[0] == losses[1]
+    assert len(set(losses)) == 3
+
+
+def test_a_step_leaves_the_models_mode_alone(dataset):
+    state = train_state(dataset)
+    state.model.eval()
+    state.train_step(dataset.train[:7], 1, 0.01)
+    assert not any(part.training for part in state.model.modules())
+
+
+def test_the_moving_average_is_the_one_with_a_short_memory_at_first(dataset):
+    state = train_state(dataset, dataclasses.replace(CONFIG, ema_decay=0.2))
+    average = weights(state.model)
+    for step in range(1, 5):
+        state.train_step(dataset.train[:7], step, 0.01)
+        decay = min(0.2, step / (10 + step))
+        for name, weight in state.model.named_parameters():
+            average[name].lerp_(weight.detach(), 1 - decay)
+        assert equal(weights(state.averaged), average)  # bit for bit
+    assert not equal(weights(state.averaged), weights(state.model))
+
+
+def test_hooks_and_adapters_on_the_output_have_their_say(dataset):
+    """The chunked loss reads the output's weight; where that is not all, it may not."""
+    model, batch = small_model(dataset, dropout=0.0), make_batch(dataset.train[:3])
+    before = LossModule(model, 0.1, bf16=False)(*batch)
+    handle = model.output.register_forward_hook(lambda _, ids, logits: 2 * logits)
+    logits = model(batch.source, batch.decoder_input)
+    count = (batch.labels != 0).sum()
+    expected = label_smoothed_loss(logits, batch.labels) * count
+    hooked = LossModule(model, 0.1, bf16=False)(*batch)
+    torch.testing.assert_close(hooked, expected)
+    assert hooked != before
+    handle.remove()
+    assert LossModule(model, 0.1, bf16=False)(*batch) == before
+
+
+def test_validation_loss_is_not_smoothed_and_counts_every_label(dataset):
+    model = small_model(dataset)
+    examples, expected = dataset.validation, 0.0
+    model.eval()
+    for example in examples:
+        batch = make_batch([example])
+        logits = model(batch.source, batch.decoder_input)
+        expected += label_smoothed_loss(logits, batch.labels, 0.0).item() * (
+            len(example[1]) + 1
+        )
+    expected /= sum(len(target) + 1 for _, target in examples)
+    model.train()
+    assert validation_loss(model, examples, 100) == pytest.approx(expected, rel=1e-5)
+    assert all(part.training for part in model.modules())
+
+
+# A whole run
+
+
+def test_each_step_reports_what_it_did(dataset):
+    model = small_model(dataset)
+    started = time.perf_counter()
+    metrics, _ = run_steps(dataset, None, model=model)
+    lasted = time.perf_counter() - started
+    per_epoch = metrics[-1].step // 3
+    assert [each.step for each in metrics] == list(range(1, len(metrics) + 1))
+    for each in metrics:
+        assert each.total_steps == len(metrics)
+        assert each.epoch == math.ceil(each.step / per_epoch)
+        assert each.learning_rate == CONFIG.learning_rate_at(each.step, 99, 16)
+        assert (each.validation_loss is None) == (each.step % per_epoch > 0)
+        assert 0 < each.seconds < lasted
+    labels = sum(len(target) + 1 for _, target in dataset.train)
+    assert sum(each.target_tokens for each in metrics) == 3 * labels
+    assert metrics[-1].validation_loss < metrics[per_epoch - 1].validation_loss
+
+
+def test_training_learns(dataset):
+    """A pair again and again: its translation is then known by heart."""
+    example = max(dataset.train, key=example_length)  # BLEU takes four words at least
+    same = dataset._replace(
+        train=[example] * 20,
+        validation=[example],
+        validation_pairs=[tuple(map(dataset.source_tokenizer.decode, example))],
+    )
+    model = small_model(dataset, dropout=0.0)
+    config = dataclasses.replace(CONFIG, epochs=40, batch_tokens=100, ema_decay=0.5)
+    metrics, _ = run_steps(same, None, config=config, model=model)
+    assert metrics[-1].bleu == pytest.approx(100)
+    tokenizer = dataset.source_tokenizer
+    ((source, target),) = same.validation_pairs
+    assert Translator(model, tokenizer, tokenizer).translate(source) == target
+
+
+def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
+    model = small_model(dataset)
+    seen = {}
+    for each in train_translator(dataset, model, CONFIG, tmp_path / "run"):
+        if each.validation_loss is not None:
+            state = read_training_state(newest(tmp_path / "run"))
+            seen[each.validation_loss] = state["average"]
+    best = seen[min(seen)]
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, best[f"module.{name}"])
+    assert equal(weights(load_run(tmp_path / "run").model), weights(model))
+    again = small_model(dataset, seed=9)
+    assert list(train_translator(dataset, again, CONFIG, tmp_path / "run")) == []
+    assert equal(weights(again), weights(model))
+
+
+def test_a_run_ends_when_validation_no_longer_improves(dataset, tmp_path):
+    """With a learning rate of nearly 0, and no change of mind, nothing improves."""
+    config = dataclasses.replace(CONFIG, epochs=9, patience=2, learning_rate=1e-30)
+    metrics, reported = run_steps(dataset, tmp_path / "run", config=config)
+    assert metrics[-1].epoch == 3
+    assert reported == ["no better for 2 epochs: the run ends"]
+    again, reported = run_steps(dataset, tmp_path / "run", config=config)
+    assert again == []
+    assert reported == ["no better for 2 epochs: the run ends"]
+
+
+def test_what_is_trained_further_starts_from_given_weights(dataset, whole_run):
+    """Fine-tuning: a loaded model is trained as any other."""
+    model = load_run(whole_run).model
+    first, _ = run_steps(dataset, None, 1, model=model)
+    new, _ = run_steps(dataset, None, 1)
+    assert first[0].loss < new[0].loss - 0.2
+
+
+def test_other_special_ids_are_refused_by_name(dataset):
+    size = dataset.source_tokenizer.vocab_size
+    config = TransformerConfig(size, size, **SIZES, pad_id=9, bos_id=10, eos_id=11)
+    with pytest.raises(ValueError, match="pad_id is 9 in the model's config, but 0"):
+        train_translator(dataset, Transformer(config), CONFIG)
+
+
+@pytest.mark.plain
+def test_what_cannot_be_trained_is_said_before_the_first_step(dataset, monkeypatch):
+    model = small_model(dataset)
+    for name in ("checkpoint_every", "keep_epochs"):
+        with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
+            train_translator(dataset, model, CONFIG, **{name: 0})
+    few = dataclasses.replace(CONFIG, batch_tokens=9)
+    with pytest.raises(ValueError, match="tokens, but at most 9 fit"):
+        train_translator(dataset, model, few)
+    with pytest.raises(ValueError, match="name of a folder, got ''"):
+        train_translator(dataset, model, CONFIG, "")
+    monkeypatch.setitem(__import__("sys").modules, "sacrebleu.metrics", None)
+    with pytest.raises(ValueError, match="needs sacrebleu: pip install"):
+        train_translator(dataset, model, CONFIG)
+
+
+def test_the_state_of_a_run_is_restored_to_the_last_bit(dataset):
+    one, other = train_state(dataset), train_state(dataset, dropout=0.3)
+    one.train_step(dataset.train[:5], 1, 0.01)
+    assert one.note_validation(1 / 3, epoch=7)
+    assert not one.note_validation(1 / 3, epoch=8)  # no lower is no better
+    assert other.load_state_dict(one.state_dict(1, "mine"), "mine") == 1
+    assert equal(other.state_dict(1, ""), one.state_dict(1, ""))
+    assert (other.best_validation_loss, other.best_epoch) == (1 / 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("step"), "does not fit the model: 'step'"),
+        (lambda state: state.update(fingerprint="x"), "of another run"),
+        (lambda state: state.update(model={}), "does not fit the model: .*Missing key"),
+        (lambda state: state.update(optimizer=7), "does not fit the model"),
+        (
+            lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.ones(3)),
+            "exp_avg of weight 0 is misshapen",
+        ),
+        (
+            lambda state: state.update(best_weights={"x": torch.ones(3)}),
+            "best weights are misshapen",
+        ),
+        (lambda state: state["average"].popitem(), "does not fit the model: .*Missing"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_in_one_line(dataset, change, message):
+    one = train_state(dataset)
+    one.train_step(dataset.train[:5], 1, 0.01)
+    state = copy.deepcopy(one.state_dict(1, "mine"))
+    change(state)
+    with pytest.raises(ValueError, match=message) as caught:
+        train_state(dataset).load_state_dict(state, "mine")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_remembers_its_data(corpus, whole_run):
+    info = read_run(whole_run)
+    assert (info.data, info.languages, info.text) == (str(corpus), ("fr", "en"), "raw")
+    assert info.model["d_model"] == 16
+    assert info.training == dataclasses.asdict(CONFIG)
+
+
+def test_random_is_left_alone(dataset):
+    random.seed(1)
+    before = random.getstate()
+    run_steps(dataset, None, 2)
+    assert random.getstate() == before
