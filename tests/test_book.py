@@ -1,18 +1,25 @@
 """The rules that every chapter keeps, read off the chapters themselves."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+from chapters import chapters, stored
 
 ROOT = Path(__file__).resolve().parent.parent
-CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]-*.md"))
-PAGES = sorted((ROOT / "book").glob("*.md"))
+CHAPTERS = chapters(ROOT)
+FOLDED = {"setup", "plot", "claim", "export", "hide-input", "remove-cell"}
 
 pytestmark = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+
+
+def in_the_workshop(chapter: Path) -> bool:
+    """Workshop pages have no fixed ending and need no exercises."""
+    return chapter.parent.name == "workshop"
 
 
 def cells(chapter: Path, tag: str) -> list[str]:
@@ -25,7 +32,7 @@ def cells(chapter: Path, tag: str) -> list[str]:
 
 def outputs(chapter: Path, tag: str) -> list[str]:
     """What the stored notebook's cells with this tag printed, one text each."""
-    notebook = nbformat.read(chapter.parent / "notebooks" / f"{chapter.stem}.ipynb", 4)
+    notebook = nbformat.read(stored(chapter), 4)
     return [
         "".join(str(o.get("text", "") or o.get("data", {})) for o in cell.outputs)
         for cell in notebook.cells
@@ -60,25 +67,28 @@ def test_numbers_in_prose_come_from_the_run(chapter: Path) -> None:
 
 
 def test_exercises_are_answered_by_their_solutions(chapter: Path) -> None:
-    asked, solved = outputs(chapter, "exercise"), outputs(chapter, "solution")
-    assert len(asked) >= 3
-    assert len(solved) >= len(asked)
-    assert all("○" in text for text in asked)
+    unanswered, solved = outputs(chapter, "exercise"), outputs(chapter, "solution")
+    assert len(unanswered) >= 3 or in_the_workshop(chapter)
+    assert len(solved) >= len(unanswered)
+    assert all("○" in text for text in unanswered)
     assert all("✓" in text and "✗" not in text for text in solved)
 
 
 def test_solutions_are_folded(chapter: Path) -> None:
     text = chapter.read_text(encoding="utf-8")
     starts = re.findall(r"\{solution(?:-start)?\}[^\n]*\n((?::.*\n)*)", text)
-    assert starts
+    assert starts or in_the_workshop(chapter)
     assert all(":class: dropdown" in options for options in starts)
 
 
-def test_claims_can_fail(chapter: Path) -> None:
-    """Each asserts something, and something else than a shape or a constant."""
+def test_claims_are_sentences_that_can_fail(chapter: Path) -> None:
+    """Each begins with its sentence, and asserts more than a shape or a constant."""
     claims = cells(chapter, "claim")
-    assert len(claims) >= 4
+    assert len(claims) >= (2 if in_the_workshop(chapter) else 4)
     for source in claims:
+        lines = itertools.takewhile(lambda line: line[:1] == "#", source.splitlines())
+        sentence = " ".join(line.lstrip("# ") for line in lines)
+        assert re.fullmatch(r"[^a-z].*[.!?]", sentence), f"no sentence: {source}"
         tests = [
             ast.unparse(node.test)
             for node in ast.walk(ast.parse(source))
@@ -103,7 +113,7 @@ def test_figures_have_captions(chapter: Path) -> None:
 
 
 def test_the_notebook_reads_well_in_jupyter(chapter: Path) -> None:
-    notebook = nbformat.read(chapter.parent / "notebooks" / f"{chapter.stem}.ipynb", 4)
+    notebook = nbformat.read(stored(chapter), 4)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             words = re.sub(r"\$[^$]+\$", "", cell.source)
@@ -113,16 +123,26 @@ def test_the_notebook_reads_well_in_jupyter(chapter: Path) -> None:
 
 def test_the_chapter_ends_as_all_do(chapter: Path) -> None:
     text = chapter.read_text(encoding="utf-8")
-    summary = re.search(r"^## Summary\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)
-    assert summary, "a summary, then further reading"
-    assert len(re.findall(r"^\d\. ", summary[1], re.MULTILINE)) == 5
-    assert "## Further reading" in text
+    ending = r"^## Five lines to remember\n(.*?)^## Exercises$.*^## Further reading$"
+    found = re.search(ending, text, re.DOTALL | re.MULTILINE)
+    if in_the_workshop(chapter) and not found:
+        return
+    assert found, "five lines to remember, exercises, further reading"
+    assert len(re.findall(r"^\d\. ", found[1], re.MULTILINE)) == 5
     assert "{cite" in text[text.index("## Further reading") :]
 
 
-def test_code_fits_the_page(chapter: Path) -> None:
-    notebook = jupytext.read(chapter, fmt="md:myst")
-    for cell in notebook.cells:
-        folded = "hide-input" in cell.metadata.get("tags", [])
+def test_the_chapter_does_not_argue_with_the_notes(chapter: Path) -> None:
+    which = (
+        r"[Oo]ne (?:of the )?notes?|[Tt]he notes? says?|[Aa]nother (?:of the )?notes?"
+    )
+    quoted = rf"\b(?:{which})\b"
+    assert not re.search(quoted, prose(chapter))
+
+
+def test_code_in_view_fits_the_page(chapter: Path) -> None:
+    for cell in jupytext.read(chapter, fmt="md:myst").cells:
+        folded = FOLDED & set(cell.metadata.get("tags", []))
         if cell.cell_type == "code" and not folded:
-            assert max(map(len, cell.source.splitlines()), default=0) <= 88
+            wide = [line for line in cell.source.splitlines() if len(line) > 88]
+            assert not wide

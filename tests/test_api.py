@@ -1,0 +1,52 @@
+"""The public names: in `transformer`, on the API page and in their chapters' prose."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from chapters import chapters
+
+import transformer
+
+ROOT = Path(__file__).resolve().parent.parent
+MADE_FROM = re.compile(r"Made from (book/\S+\.md)")
+
+
+def on_the_page() -> dict[str, str]:
+    """Each name on the API page, and the module that it is documented in."""
+    found: dict[str, str] = {}
+    module = ""
+    directive = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
+    page = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
+    for kind, name in directive.findall(page):
+        if kind == "currentmodule":
+            module = name
+        else:
+            assert name not in found, f"{name} twice"
+            found[name] = module
+    return found
+
+
+def test_the_api_page_lists_the_public_names() -> None:
+    assert sorted(on_the_page()) == sorted(transformer.__all__)
+    assert len(set(transformer.__all__)) == len(transformer.__all__)
+    assert 40 <= len(transformer.__all__) <= 70
+
+
+@pytest.mark.parametrize("name", transformer.__all__)
+def test_a_public_name_is_documented_where_it_is_made(name: str) -> None:
+    module = importlib.import_module(on_the_page()[name])
+    assert getattr(module, name) is getattr(transformer, name)
+    assert name in module.__all__
+    source = MADE_FROM.search(module.__doc__ or "")
+    assert source, module.__name__
+    chapter = ROOT / source[1]
+    assert chapter in chapters(ROOT)
+    text = re.sub(
+        r"```\{code-cell\}.*?\n```", "", chapter.read_text("utf-8"), flags=re.DOTALL
+    )
+    named = re.findall(r"`[^`\n]*`", text)
+    assert any(re.search(rf"\b{name}\b", code) for code in named), (
+        f"{chapter.name} should name `{name}` in its prose"
+    )
