@@ -309,3 +309,13 @@ def test_a_model_with_fast_dropout_is_the_same_model(model):
 def test_elsewhere_fast_dropout_is_torchs_own():
     x = torch.ones(3, 4, device="meta")
     assert FastDropout(0.5)(x).device.type == "meta"
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 4097])
+def test_four_numbers_take_one_draw(size):
+    torch.manual_seed(1)
+    FastDropout(0.5)(torch.ones(size))
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
+    torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None)
+    assert torch.equal(drawn, torch.rand(3))
