@@ -21,6 +21,7 @@ from transformer.text.phrasebook import sample_pairs
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import read_metrics, read_run
 
+pytestmark = pytest.mark.plain  # no shapes here, and many calls
 ROOT = Path(__file__).resolve().parent.parent
 RUN = [sys.executable, "-m", "transformer"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -335,6 +336,11 @@ def test_weights_that_do_not_know_their_sentences(
     code, _, errors = run(capsys, "evaluate", alone)
     assert code == 2
     assert errors.endswith("does not say which sentences to read: give --data\n")
+    info = json.loads((learned / "run.json").read_bytes())
+    (tmp_path / "run.json").write_text(json.dumps({**info, "data": "/nowhere"}))
+    code, _, errors = run(capsys, "evaluate", alone)
+    assert code == 2
+    assert errors.endswith("sentences are no longer in /nowhere: give --data\n")
 
 
 @pytest.mark.parametrize(

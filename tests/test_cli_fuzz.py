@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from transformer.cli import main
 from transformer.decoding.translator import Translator
 
+pytestmark = pytest.mark.plain  # no shapes here, and many calls
 ROOT = Path(__file__).resolve().parent.parent
 TRANSLATOR = Translator.phrasebook()
 

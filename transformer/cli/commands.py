@@ -38,13 +38,14 @@ app = typer.Typer(
 )
 
 
-def show_version(asked: bool) -> None:
-    """Print the version, and end there."""
+def show_version(asked: bool) -> bool:
+    """Print the version if it was asked for, and end there."""
     if asked:
         from importlib.metadata import version
 
         print(f"tested-transformer {version('tested-transformer')}")
         raise typer.Exit
+    return asked
 
 
 ABOUT = """\

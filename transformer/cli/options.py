@@ -48,10 +48,10 @@ class Command(typer.core.TyperCommand):
                 formatter.write_dl(records)
 
 
-def whole(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+def whole(least: int, most: int = 2**63 - 1) -> Callable[[str | int], int]:
     """A reader of options: a whole number of at least `least` and at most `most`."""
 
-    def read(text: str) -> int:
+    def read(text: str | int) -> int:
         text = str(text)  # a default is a number already
         # Nobody means a number of more digits than the largest one has.
         if not text.isdecimal() or len(text) > 19 or not least <= int(text) <= most:
@@ -64,10 +64,10 @@ def whole(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
     return read
 
 
-def real(least: float, most: float = math.inf) -> Callable[[str], float]:
+def real(least: float, most: float = math.inf) -> Callable[[str | float], float]:
     """A reader of options: a finite number of at least `least` and at most `most`."""
 
-    def read(text: str) -> float:
+    def read(text: str | float) -> float:
         try:
             number = float(text)
         except ValueError:
@@ -93,10 +93,10 @@ def one_of(*choices: str) -> Any:
 
 
 COUNT: Any = {"parser": whole(1), "metavar": "N"}
-NUMBER: Any = {"parser": real(0), "metavar": "X"}
+NUMBER: Any = {"parser": real(0.0), "metavar": "X"}
 SEED: Any = {"parser": whole(0), "metavar": "N"}
 BEAM: Any = {"parser": whole(1, 1000), "metavar": "N"}
-PENALTY: Any = {"parser": real(0, 100), "metavar": "X"}
+PENALTY: Any = {"parser": real(0.0, 100.0), "metavar": "X"}
 DEVICE: Any = one_of("auto", "cpu", "cuda")
 PRECISION: Any = one_of("auto", "float32", "bf16")
 PRESET: Any = one_of("tiny", "small", "base", "toy")

@@ -29,6 +29,7 @@ from transformer.cli.options import (
 )
 from transformer.cli.progress import Progress
 from transformer.cli.resources import (
+    cache_folder,
     chosen_device,
     corpus,
     is_multi30k,
@@ -265,7 +266,7 @@ def data_of_run(weights: str) -> str:
     """The folder of the sentences that a run was trained with.
 
     Raises:
-        ValueError: where no run says so.
+        ValueError: where no run says so, or the folder is no longer there.
     """
     from transformer.training.run_folder import read_run
 
@@ -273,6 +274,8 @@ def data_of_run(weights: str) -> str:
     data = read_run(folder).data if (folder / "run.json").is_file() else None
     if data is None:
         raise ValueError(f"{weights} does not say which sentences to read: give --data")
+    if not Path(data).is_dir() and Path(data) != cache_folder().resolve():
+        raise ValueError(f"the run's sentences are no longer in {data}: give --data")
     return data
 
 
