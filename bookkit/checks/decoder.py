@@ -39,7 +39,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
     given, wanted = (tensor(part, "two tensors") for part in pair)
     first, last = target[:, :-1], target[:, 1:]
     if _same(given, first) and _same(wanted, last):
-        return right("Row t reads words up to t and is asked for word t + 1.")
+        return right("Row t reads words up to t and predicts word t + 1.")
     if _same(given, wanted):
         return wrong(
             "Input and labels are the same: the model would learn to repeat what it "
@@ -115,7 +115,7 @@ def check_notices(answer: Mapping[str, Any]) -> Verdict:
         else:
             why = "the causal mask is for the target; who stops a row from listening?"
         return wrong(f"septembre: {why}")
-    return right("The past of the target is safe; the source reaches every row.")
+    return right("Earlier rows do not change; the source reaches every row.")
 
 
 @exercise
@@ -170,7 +170,7 @@ def check_cross(
     }
     result = tensor(answer(target, memory, w_q, w_k, w_v))
     if near(result, expected):
-        return right("Three rows ask, five answer, three vectors come back.")
+        return right("Three queries, five keys and values, three outputs.")
     for message, mistake in mistakes.items():
         if near(result, mistake):
             return wrong(message)
