@@ -487,7 +487,11 @@ def bad_files(tmp_path):
         ("train-phrasebook --out {}/text/x", "text"),
         ("train-phrasebook --out {}/x --seed -1", "got '-1'"),
         ("train-phrasebook --out {}/x --seed 9999999999999999999", "at least 0"),
-        ("train-phrasebook --out {}/x --sentences 0", "at least 1, got '0'"),
+        (
+            "train-phrasebook --out {}/x --sentences 0",
+            "at least 1, at most 1000000, got '0'",
+        ),
+        ("train-phrasebook --out {}/x --sentences 1000000000", "at most 1000000"),
         ("train", "missing option '--out'"),
         ("train --out {}/x --data {}/nothing", "no folder"),
         ("train --out {}/x --data {}", "has neither raw/train.en, nor train.en"),

@@ -13,11 +13,11 @@ import typer
 from transformer.cli.lines import one_line, read_lines, say
 from transformer.cli.options import (
     BEAM,
-    COUNT,
     DEVICE,
     PENALTY,
     SEED,
     Command,
+    whole,
 )
 from transformer.cli.progress import Progress
 from transformer.cli.resources import (
@@ -253,7 +253,12 @@ def train_phrasebook(
         int, typer.Option(help="0 or more; fixes the weights, bit for bit", **SEED)
     ] = 0,
     sentences: Annotated[
-        int, typer.Option(help="how many sentences to learn from", **COUNT)
+        int,
+        typer.Option(
+            parser=whole(1, 1_000_000),  # more make the grammar repeat itself for long
+            metavar="N",
+            help="how many sentences to learn from",
+        ),
     ] = 50_000,
 ) -> None:
     """Train the phrasebook's translator, on one core in about a minute.
