@@ -489,7 +489,7 @@ def bad_files(tmp_path):
         ("train-phrasebook --out {}/x --seed 9999999999999999999", "at least 0"),
         (
             "train-phrasebook --out {}/x --sentences 0",
-            "at least 1, at most 1000000, got '0'",
+            "at most 1000000, got '0'",
         ),
         ("train-phrasebook --out {}/x --sentences 1000000000", "at most 1000000"),
         ("train", "missing option '--out'"),
