@@ -25,6 +25,7 @@ from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import load_run, read_metrics, read_run
 from transformer.training.trainer import train_translator
 
+pytestmark = pytest.mark.plain  # shapes are checked where the trainer is tested
 on_unix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 
 
@@ -59,7 +60,7 @@ def end(child):
     return status == 0
 """
 
-AT_RANDOM_MOMENTS = """
+AT_RANDOM_TIMES = """
 rng = random.Random(1)
 began = time.monotonic()
 assert end(start(out / "whole"))
@@ -125,9 +126,8 @@ def run_script(script, *arguments):
 
 
 @on_unix
-@pytest.mark.plain  # real processes: the shape checker does not reach them
-def test_killed_at_random_moments_it_ends_in_the_same_bits(corpus, whole_run, tmp_path):
-    assert int(run_script(AT_RANDOM_MOMENTS, corpus, tmp_path)) >= 12
+def test_killed_at_random_times_it_ends_in_the_same_bits(corpus, whole_run, tmp_path):
+    assert int(run_script(AT_RANDOM_TIMES, corpus, tmp_path)) >= 12
     folders = sorted(tmp_path.glob("killed-*"))
     assert folders
     for folder in (tmp_path / "whole", *folders):
@@ -135,7 +135,6 @@ def test_killed_at_random_moments_it_ends_in_the_same_bits(corpus, whole_run, tm
 
 
 @on_unix
-@pytest.mark.plain
 def test_killed_at_each_write_move_and_removal_of_a_file(corpus, whole_run, tmp_path):
     assert int(run_script(AT_EACH_FILE, corpus, tmp_path)) >= 10
     assert_same_run(tmp_path / "killed", whole_run)
@@ -211,9 +210,11 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
     kept = newest(tmp_path).name
     with monkeypatch.context() as disk:
         disk.setattr(os, "fsync", full)
-        with pytest.raises(ValueError, match=rf"No space left.*{kept} is kept") as told:
+        with pytest.raises(
+            ValueError, match=rf"No space left.*{kept} is kept"
+        ) as caught:
             list(run)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*.part"))
     run_steps(dataset, tmp_path)
     assert_same_run(tmp_path, whole_run)
@@ -227,7 +228,7 @@ def test_a_disk_full_before_the_first_checkpoint(dataset, tmp_path, monkeypatch)
         list(run)
 
 
-def test_a_folder_that_cannot_be_written_is_said_at_once(
+def test_a_folder_that_cannot_be_written_is_refused_at_once(
     dataset, tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("in the way")
@@ -354,14 +355,22 @@ def test_metrics_that_are_damaged_are_left_out(dataset, whole_run, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [b"{", b"[]", b"\xff\xfe{}", b"[" * 99_999, b"{}"])
-def test_a_damaged_description_is_one_line(dataset, tmp_path, wrong):
+def test_a_damaged_description_is_one_line(tmp_path, wrong):
     (tmp_path / "run.json").write_bytes(wrong)
     with pytest.raises(ValueError, match=r"run\.json is damaged: .") as caught:
         read_run(tmp_path)
     assert "\n" not in str(caught.value)
-    if wrong != b"{}":
+
+
+def test_a_description_that_is_not_ours_is_left_as_it_is(dataset, tmp_path):
+    wrongs = [b"{", b"{}", b"[]", b"\xff\xfe{}", b"[" * 99_999, b'{"name": 1}']
+    (tmp_path / "metrics.jsonl").write_text("precious")
+    for wrong in wrongs:
+        (tmp_path / "run.json").write_bytes(wrong)
         with pytest.raises(ValueError, match=r"run\.json is damaged: ."):
             run_steps(dataset, tmp_path, 1)
+        assert (tmp_path / "run.json").read_bytes() == wrong
+    assert (tmp_path / "metrics.jsonl").read_text() == "precious"
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):

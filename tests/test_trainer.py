@@ -150,6 +150,7 @@ def test_a_new_model_is_seeded_and_disturbs_nobody(dataset):
 # A step
 
 
+@pytest.mark.plain
 def test_micro_batches_add_up_to_the_whole_step(dataset):
     whole = train_state(dataset, dropout=0.0)
     parts = train_state(
@@ -209,7 +210,7 @@ def test_the_moving_average_is_the_one_with_a_short_memory_at_first(dataset):
     assert not equal(weights(state.averaged), weights(state.model))
 
 
-def test_hooks_and_adapters_on_the_output_have_their_say(dataset):
+def test_hooks_and_adapters_on_the_output_count(dataset):
     """The chunked loss reads the output's weight; where that is not all, it may not."""
     model, batch = small_model(dataset, dropout=0.0), make_batch(dataset.train[:3])
     before = LossModule(model, 0.1, bf16=False)(*batch)
@@ -261,6 +262,7 @@ def test_each_step_reports_what_it_did(dataset):
     assert metrics[-1].validation_loss < metrics[per_epoch - 1].validation_loss
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_training_learns(dataset):
     """A pair again and again: its translation is then known by heart."""
     example = max(dataset.train, key=example_length)  # BLEU takes four words at least
@@ -278,6 +280,7 @@ def test_training_learns(dataset):
     assert Translator(model, tokenizer, tokenizer).translate(source) == target
 
 
+@pytest.mark.plain
 def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
     model = small_model(dataset)
     seen = {}
@@ -294,6 +297,7 @@ def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
     assert equal(weights(again), weights(model))
 
 
+@pytest.mark.plain
 def test_a_run_ends_when_validation_no_longer_improves(dataset, tmp_path):
     """With a learning rate of nearly 0, and no change of mind, nothing improves."""
     config = dataclasses.replace(CONFIG, epochs=9, patience=2, learning_rate=1e-30)
@@ -321,7 +325,7 @@ def test_other_special_ids_are_refused_by_name(dataset):
 
 
 @pytest.mark.plain
-def test_what_cannot_be_trained_is_said_before_the_first_step(dataset, monkeypatch):
+def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkeypatch):
     model = small_model(dataset)
     for name in ("checkpoint_every", "keep_epochs"):
         with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
@@ -381,6 +385,7 @@ def test_a_run_remembers_its_data(corpus, whole_run):
     assert info.training == dataclasses.asdict(CONFIG)
 
 
+@pytest.mark.plain  # the shape checker draws from it
 def test_random_is_left_alone(dataset):
     random.seed(1)
     before = random.getstate()

@@ -86,7 +86,7 @@ class ProcessGroup:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Say in one line that another process is gone, wherever that shows.
+        """Turn a lost connection, wherever it shows, into one line.
 
         Raises:
             ValueError: for an error of the connection between the processes.

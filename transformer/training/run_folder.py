@@ -187,18 +187,23 @@ class RunFolder:
         diverged before its first model, makes way for another.
 
         Raises:
-            ValueError: naming the first difference to the run that is there.
+            ValueError: naming the first difference to the run that is there, or for a
+                description that is damaged or not of a run.
         """
         ours = json.loads(json.dumps({**info._asdict(), "dataset": digest}))
         path = self.path / "run.json"
         remove_partial_files(path)
         try:
-            theirs = _read_json(path) if path.is_file() else {}
+            theirs = {}
+            if path.is_file():
+                read_run(self.path)  # refuses a run.json that is not ours
+                theirs = _read_json(path)
             difference = _difference(_comparable(theirs), _comparable(ours))
             if theirs and difference and not self._may_begin_again(theirs):
                 raise ValueError(f"{self.path} has another run: {difference}")
-            if difference:
+            if theirs and difference:
                 self._remove(_CHECKPOINT)
+                self._remove(_EPOCH)
                 (self.path / "metrics.jsonl").unlink(missing_ok=True)
             if theirs != ours:
                 write_atomically(path, json.dumps(ours, indent=1).encode())
@@ -212,7 +217,7 @@ class RunFolder:
         return "diverged" in theirs or not self.checkpoints()
 
     def diverged(self, step: int) -> None:
-        """Note that the run went astray, so that another may begin here."""
+        """Note that the run diverged, so that another may begin here."""
         path = self.path / "run.json"
         found = {**_read_json(path), "diverged": step}
         with self._explained():
@@ -293,7 +298,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say in one line what a full disk or a read-only folder means."""
+        """Name in one line what a full disk or a read-only folder means."""
         try:
             yield
         except OSError as error:

@@ -218,8 +218,8 @@ def train_translator(
 
     With a `folder`, the run is kept there: a checkpoint after so many steps and at the
     end of each epoch, the last `keep_epochs` epochs' weights, the best ones
-    (`model.safetensors`) and the metrics of each step. A run that was cut short, at any
-    moment, goes on to the same weights, bit for bit on the CPU of one machine.
+    (`model.safetensors`) and the metrics of each step. A run that was cut short at any
+    time goes on to the same weights, bit for bit on the CPU of one machine.
 
     Raises:
         ValueError: for `checkpoint_every` or `keep_epochs` below 1; for tokenizers that
