@@ -1,4 +1,4 @@
-"""Checks for the exercises of chapter 13, How does it speak?"""
+"""Checks for the exercises of chapter 13, How does it write a translation?"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,23 +18,23 @@ from bookkit.exercises import (
 )
 
 BOS, EOS = 1, 2
-STORY = [5, 7, 5, 9, EOS]
+TOKENS = [5, 7, 5, 9, EOS]
 
 
 class _Lost(Exception):  # noqa: N818
-    """The reader's loop asked something that no greedy search asks."""
+    """The reader's loop calls the model as no greedy search does."""
 
 
-def _storyteller(story: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
-    """A model that tells one story, whatever it is given, by counting what it got."""
+def _counting_model(tokens: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
+    """A model with one output, whatever its input: it counts the ids it was given."""
 
     def next_logits(ids: Sequence[int]) -> Tensor:
         ids = [int(index) for index in ids]
         if not ids:
             raise _Lost("The model was given no id at all: begin with bos.")
         if EOS in ids:
-            raise _Lost("The model has said eos, and you went on: stop there.")
-        if len(ids) > len(story):
+            raise _Lost("The model has generated eos, and you went on: stop there.")
+        if len(ids) > len(tokens):
             raise _Lost(
                 "Your loop goes on past max_length: cut a model that never ends."
             )
@@ -43,13 +43,13 @@ def _storyteller(story: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
                 f"The model was given {ids}, without bos in front: give it all ids so "
                 "far, not the last one alone."
             )
-        if ids != [BOS, *story][: len(ids)]:
+        if ids != [BOS, *tokens][: len(ids)]:
             raise _Lost(
-                f"The model was given {ids}, but its likeliest words so far are "
-                f"{[BOS, *story][: len(ids)]}: take the largest logit, and append it."
+                f"The model was given {ids}, but its most probable tokens so far are "
+                f"{[BOS, *tokens][: len(ids)]}: take the largest logit, and append it."
             )
         logits = torch.full((12,), -3.0)
-        logits[story[min(len(ids), len(story)) - 1]] = 2.0
+        logits[tokens[min(len(ids), len(tokens)) - 1]] = 2.0
         return logits
 
     return next_logits
@@ -59,17 +59,19 @@ def _storyteller(story: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
 def check_loop(greedy: Callable[..., Any]) -> Verdict:
     """Exercise: greedy search for one sentence."""
     try:
-        answer = greedy(_storyteller(STORY), BOS, EOS, 10)
+        answer = greedy(_counting_model(TOKENS), BOS, EOS, 10)
         answer = [int(index) for index in answer]
-        if answer == [BOS, *STORY]:
-            return wrong("bos and eos are still there: nobody says them.")
-        if answer == [BOS, *STORY[:-1]]:
-            return wrong("bos is still there: it was given, not said.")
-        if answer == STORY:
-            return wrong("eos is still there: it says *stop*, it is not a word.")
-        if answer != STORY[:-1]:
-            return wrong(f"The model wants to say {STORY[:-1]}; you gave {answer}.")
-        cut = [int(index) for index in greedy(_storyteller([4] * 50), BOS, EOS, 6)]
+        if answer == [BOS, *TOKENS]:
+            return wrong(
+                "bos and eos are still there: they are no part of the translation."
+            )
+        if answer == [BOS, *TOKENS[:-1]]:
+            return wrong("bos is still there: it is input, not output.")
+        if answer == TOKENS:
+            return wrong("eos is still there: it marks the end, it is not a word.")
+        if answer != TOKENS[:-1]:
+            return wrong(f"The most probable tokens are {TOKENS[:-1]}; got {answer}.")
+        cut = [int(index) for index in greedy(_counting_model([4] * 50), BOS, EOS, 6)]
     except _Lost as lost:
         return wrong(str(lost))
     if len(cut) != 6:
@@ -77,24 +79,26 @@ def check_loop(greedy: Callable[..., Any]) -> Verdict:
             "A model that never ends should be cut at max_length = 6 ids, got "
             f"{len(cut)}."
         )
-    return right("The best word now, and again, until the end.")
+    return right("The most probable token, and again, until eos.")
 
 
 @exercise
 def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
     """Exercise: the log-probability of a whole sentence."""
     rows = [[1.0, 0.0, 2.0, -1.0], [0.5, 0.5, 0.0, 1.5], [0.0, 2.0, 1.0, -2.0]]
-    logits, wanted = torch.tensor(rows), torch.tensor([2, 3, 1])
-    chances = logits.log_softmax(dim=-1)
-    words = chances.gather(-1, wanted[:, None]).squeeze(-1)
-    answer = number(log_probability(logits, wanted), "a logarithm, one number")
-    across = logits.log_softmax(dim=0).gather(-1, wanted[:, None]).sum()
+    logits, labels = torch.tensor(rows), torch.tensor([2, 3, 1])
+    log_probabilities = logits.log_softmax(dim=-1)
+    words = log_probabilities.gather(-1, labels[:, None]).squeeze(-1)
+    answer = number(log_probability(logits, labels), "a logarithm, one number")
+    across = logits.log_softmax(dim=0).gather(-1, labels[:, None]).sum()
     known = {
         float(words.mean()): (
-            "That is the mean over the words. The sentence's is the sum: each word "
-            "makes it less likely."
+            "That is the mean over the tokens. The sentence's is the sum: each token "
+            "makes it less probable."
         ),
-        float(words.sum().exp()): "That is the probability; its logarithm is wanted.",
+        float(
+            words.sum().exp()
+        ): "That is the probability; its logarithm is asked for.",
         -float(words.sum()): (
             "The sign: a probability is at most 1, so its logarithm is never positive."
         ),
@@ -102,22 +106,24 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
         float(words.exp().sum()): (
             "You added probabilities. They multiply, and their logarithms add."
         ),
-        float(logits.gather(-1, wanted[:, None]).sum()): (
+        float(logits.gather(-1, labels[:, None]).sum()): (
             "You added logits. They are not yet logarithms of probabilities: "
             "log_softmax makes them so."
         ),
-        float(across): "Your softmax runs over the places: it should run over words.",
-        float(chances.max(dim=-1).values.sum()): (
-            "You took the likeliest word of each row, not the wanted one."
+        float(
+            across
+        ): "Your softmax runs over the positions: it should run over the vocabulary.",
+        float(log_probabilities.max(dim=-1).values.sum()): (
+            "You took the most probable token of each row, not the label."
         ),
     }
     if math.isclose(answer, float(words.sum()), abs_tol=1e-5):
         other = torch.tensor([0, 0, 3])
-        value = float(chances.gather(-1, other[:, None]).sum())
+        value = float(log_probabilities.gather(-1, other[:, None]).sum())
         found = number(log_probability(logits, other))
         if math.isclose(found, value, abs_tol=1e-5):
             return right("Probabilities multiply, logarithms add, and the end counts.")
-        return wrong("You took the likeliest word of each row, not the wanted one.")
+        return wrong("You took the most probable token of each row, not the label.")
     for value, message in known.items():
         if math.isclose(answer, value, abs_tol=1e-4):
             return wrong(message)
@@ -125,73 +131,126 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
 
 
 @exercise
-def check_positions(positions: Any) -> Verdict:
-    """Exercise: positions worked through without a cache, nine words and the end."""
-    known: dict[float, str] = {
-        45: "Nine turns? The end takes a turn, too, and bos is given in all of them.",
-        10: "That is the number of turns. In each, all ids so far are worked through.",
-        9: "That many words are said. Each turn works through all ids so far.",
-        100: "Not ten in each turn: the first turn is given bos alone.",
-        54: "bos is given in the first turn, so that begins with one position.",
-        66: "eos is said, and not given again: the last turn has bos and nine words.",
+def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
+    """Exercise: the k best continuations of k hypotheses, by row and token."""
+    totals = torch.tensor([-1.0, -1.3, -1.6])
+    probabilities = torch.tensor(
+        [[0.45, 0.05, 0.1, 0.4], [0.2, 0.25, 0.3, 0.25], [0.3, 0.35, 0.3, 0.05]]
+    )
+    logs = probabilities.log()
+    flat = (totals[:, None] + logs).flatten()
+
+    def best(scores: Tensor) -> list[tuple[int, int]]:
+        order = scores.flatten().argsort(descending=True)[:3].tolist()
+        return [divmod(index, 4) for index in order]
+
+    try:
+        rows, tokens = beam_step(totals.clone(), logs.clone())
+        rows, tokens = (
+            torch.as_tensor(each).flatten().tolist() for each in (rows, tokens)
+        )
+    except (TypeError, ValueError):
+        return wrong("Return two tensors, the rows and the tokens.")
+    if len(rows) != 3 or len(tokens) != 3:
+        return wrong(
+            f"Three hypotheses go on, got {len(rows)} rows, {len(tokens)} tokens."
+        )
+    found = list(
+        zip((int(row) for row in rows), (int(each) for each in tokens), strict=True)
+    )
+    expected = best(flat)
+    known = {
+        "You took the best token of each row. All continuations compete: one row may "
+        "go on twice, and another not at all.": [
+            (row, int(logs[row].argmax())) for row in range(3)
+        ],
+        "You compared the new tokens alone: add the log-probability of the hypothesis "
+        "that each continues.": best(logs),
+        "You added a probability to a log-probability: add logarithms.": best(
+            totals[:, None] + probabilities
+        ),
+        "These are the least probable continuations.": best(-flat),
+        "These are the tokens and then the rows: return the rows first.": [
+            (token, row) for row, token in expected
+        ],
+        "The index in the flattened table is no token: take the remainder after "
+        "dividing by the vocabulary.": [
+            (row, 4 * row + each) for row, each in expected
+        ],
+        "You divided by the number of hypotheses. A row of the flattened table is as "
+        "long as the vocabulary.": [
+            divmod(4 * row + each, 3) for row, each in expected
+        ],
     }
-    count = number(positions)
-    if count == 55:
-        return right("1 + 2 + … + 10; with a cache it would be 10.")
-    return wrong(known.get(count, f"Not {count:g}: add up the ids of each turn."))
+    if found == expected:
+        again = beam_step(torch.tensor([-1.0, -0.5]), logs[:2, :3].clone())
+        if [torch.as_tensor(each).flatten().tolist() for each in again] == [
+            [1, 0],
+            [2, 0],
+        ]:
+            return right(
+                "All continuations compete; the rows are the cache's new order."
+            )
+        return wrong("It fails with two hypotheses and three tokens: take the sizes.")
+    for message, mistaken in known.items():
+        if found == mistaken or sorted(found) == sorted(mistaken) != sorted(expected):
+            return wrong(message)
+    if sorted(found) == sorted(expected):
+        return wrong("The right ones, but not in order: the best comes first.")
+    return wrong(f"The best (row, token) pairs are {expected}, got {found}.")
 
 
 @exercise
 def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
-    """Exercise: probabilities from the k likeliest words alone."""
+    """Exercise: probabilities from the k most probable tokens alone."""
     logits, k = torch.tensor([0.5, 2.0, -1.0, 1.0, 0.0]), 2
     largest = torch.tensor([False, True, False, True, False])
     expected = logits.masked_fill(~largest, -torch.inf).softmax(dim=-1)
-    chances = logits.softmax(dim=-1)
-    zeroed = chances * largest
+    probabilities = logits.softmax(dim=-1)
+    zeroed = probabilities * largest
     mistakes = {
         "You zeroed the rest and left it at that: what is left must add up to one.": (
             zeroed
         ),
         "You set the rest of the logits to 0, and e to the 0 is 1: take minus "
         "infinity.": (logits * largest).softmax(dim=-1),
-        "You kept the likeliest word alone, not k of them.": (
+        "You kept the most probable token alone, not k of them.": (
             (logits == logits.max()).float()
         ),
-        "Nothing was cut off.": chances,
-        "These are the ids of the k words: their probabilities are wanted.": (
+        "Nothing was cut off.": probabilities,
+        "These are the ids of the k tokens: their probabilities are asked for.": (
             logits.topk(k).indices
         ),
-        "These are the k probabilities alone: one for each word is wanted, zero for "
-        "those that are cut.": expected[largest].sort(descending=True).values,
-        "You kept one word too many: with k = 2, two can be drawn.": (
+        "These are the k probabilities alone: one for each token is asked for, zero "
+        "for those that are cut.": expected[largest].sort(descending=True).values,
+        "You kept one token too many: with k = 2, two can be drawn.": (
             logits.masked_fill(logits < 0.5, -torch.inf).softmax(dim=-1)
         ),
-        "You kept the least likely words.": (
+        "You kept the least probable tokens.": (
             logits.masked_fill(logits > 0.0, -torch.inf).softmax(dim=-1)
         ),
     }
     answer = top_k(logits.clone(), k)
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
-    if not near(top_k(logits.clone(), 5), chances):
+    if not near(top_k(logits.clone(), 5), probabilities):
         return wrong("With k as large as the vocabulary, nothing should change.")
-    return right("A mask before the softmax; what is left shares all the chance.")
+    return right("A mask before the softmax; what is left is renormalised.")
 
 
 @exercise
 def check_alpha(alpha: Any) -> Verdict:
-    """Exercise: the length penalty at which a short and a long answer are even."""
+    """Exercise: the length penalty at which a short and a long hypothesis are even."""
     known = {
         0.6: "At 0.6 the short one is still ahead: −1.57 against −2.07.",
         2.0: "The long one is divided by 2^α times as much. That should be 2.",
-        0.0: "At 0 the totals themselves are compared: −2 against −4.",
+        0.0: "At 0 the log-probabilities themselves are compared: −2 against −4.",
         -1.0: "The sign: a larger α divides the longer sentence by more.",
         math.log(2) / math.log(13 / 4): (
             "You divided by the length itself. Five are added, and six divide."
         ),
         math.log(2): "Take logarithms on both sides of 2^α = 2.",
-        0.5: "Turned round: 2^α = 2 is wanted, not 2^α = √2.",
+        0.5: "Turned round: 2^α = 2 is asked for, not 2^α = √2.",
     }
     value = number(alpha)
     if math.isclose(value, 1.0, abs_tol=0.005):

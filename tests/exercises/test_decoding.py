@@ -7,8 +7,8 @@ import torch
 
 from bookkit.checks.decoding import (
     check_alpha,
+    check_beam_step,
     check_loop,
-    check_positions,
     check_score,
     check_top_k,
 )
@@ -75,14 +75,14 @@ def top_k(logits, k):
 
 
 def renormalised(logits, k):
-    chances = logits.softmax(dim=-1)
-    kept = chances * (chances >= chances.topk(k).values[-1])
+    probabilities = logits.softmax(dim=-1)
+    kept = probabilities * (probabilities >= probabilities.topk(k).values[-1])
     return kept / kept.sum()
 
 
 def zeroed(logits, k):
-    chances = logits.softmax(dim=-1)
-    return chances * (chances >= chances.topk(k).values[-1])
+    probabilities = logits.softmax(dim=-1)
+    return probabilities * (probabilities >= probabilities.topk(k).values[-1])
 
 
 def zero_logits(logits, k):
@@ -102,8 +102,54 @@ def always_two(logits, k):
     return top_k(logits, 2)
 
 
-def words(logits, wanted):
-    return logits.log_softmax(dim=-1).gather(-1, wanted[:, None])
+def words(logits, labels):
+    return logits.log_softmax(dim=-1).gather(-1, labels[:, None])
+
+
+def beam_step(totals, log_probabilities):
+    k, vocabulary = log_probabilities.shape
+    best = (totals[:, None] + log_probabilities).flatten().topk(k).indices
+    return best // vocabulary, best % vocabulary
+
+
+def beam_step_by_sorting(totals, log_probabilities):
+    found = [
+        (total + more, row, token)
+        for row, total in enumerate(totals.tolist())
+        for token, more in enumerate(log_probabilities[row].tolist())
+    ]
+    best = sorted(found, reverse=True)[: len(totals)]
+    return torch.tensor([r for _, r, _ in best]), torch.tensor([t for _, _, t in best])
+
+
+def beam_step_as_lists(totals, log_probabilities):
+    return tuple(each.tolist() for each in beam_step(totals, log_probabilities))
+
+
+def one_each(totals, log_probabilities):
+    return torch.arange(len(totals)), log_probabilities.argmax(dim=-1)
+
+
+def one_each_ranked(totals, log_probabilities):
+    best = log_probabilities.max(dim=-1)
+    order = (totals + best.values).argsort(descending=True)
+    return order, best.indices[order]
+
+
+def flat_index(totals, log_probabilities):
+    k, vocabulary = log_probabilities.shape
+    best = (totals[:, None] + log_probabilities).flatten().topk(k).indices
+    return best // vocabulary, best
+
+
+def divided_by_k(totals, log_probabilities):
+    best = (totals[:, None] + log_probabilities).flatten().topk(len(totals)).indices
+    return best // len(totals), best % len(totals)
+
+
+def always_four(totals, log_probabilities):
+    best = (totals[:, None] + log_probabilities).flatten().topk(3).indices
+    return best // 4, best % 4
 
 
 @pytest.mark.parametrize(
@@ -111,7 +157,9 @@ def words(logits, wanted):
     [
         (check_loop, greedy),
         (check_score, lambda z, w: words(z, w).sum()),
-        (check_positions, 55),
+        (check_beam_step, beam_step),
+        (check_beam_step, beam_step_by_sorting),
+        (check_beam_step, beam_step_as_lists),
         (check_top_k, top_k),
         (check_top_k, renormalised),
         (check_alpha, math.log(2) / math.log(2)),
@@ -141,9 +189,9 @@ def test_model_solutions_are_right(check, answer):
         (
             check_score,
             lambda z, w: z.softmax(-1).gather(-1, w[:, None]).prod(),
-            "wanted",
+            "asked for",
         ),
-        (check_score, lambda z, w: words(z, w).sum().exp(), "logarithm is wanted"),
+        (check_score, lambda z, w: words(z, w).sum().exp(), "logarithm is asked for"),
         (check_score, lambda z, w: -words(z, w).sum(), "sign"),
         (check_score, lambda z, w: words(z, w)[:-1].sum(), "end is missing"),
         (check_score, lambda z, w: words(z, w).exp().sum(), "They multiply"),
@@ -151,35 +199,44 @@ def test_model_solutions_are_right(check, answer):
         (
             check_score,
             lambda z, w: z.log_softmax(0).gather(-1, w[:, None]).sum(),
-            "over the places",
+            "over the positions",
         ),
         (
             check_score,
             lambda z, w: z.log_softmax(-1).max(-1).values.sum(),
-            "likeliest word",
+            "most probable token",
         ),
-        (check_positions, 10, "number of turns"),
-        (check_positions, 45, "The end takes a turn"),
-        (check_positions, 100, "bos alone"),
-        (check_positions, 7, "Not 7"),
-        (check_positions, 54, "begins with one position"),
-        (check_positions, 66, "not given again"),
-        (check_positions, "55", "without quotes"),
+        (check_beam_step, one_each, "All continuations compete"),
+        (check_beam_step, one_each_ranked, "All continuations compete"),
+        (check_beam_step, lambda t, z: beam_step(0 * t, z), "compared the new tokens"),
+        (check_beam_step, lambda t, z: beam_step(t, z.exp()), "add logarithms"),
+        (check_beam_step, lambda t, z: beam_step(-t, -z), "least probable"),
+        (check_beam_step, lambda t, z: beam_step(t, z)[::-1], "rows first"),
+        (check_beam_step, flat_index, "take the remainder"),
+        (check_beam_step, divided_by_k, "as long as the vocabulary"),
+        (check_beam_step, lambda t, z: beam_step(t, z)[0], "Return two tensors"),
+        (check_beam_step, lambda t, z: beam_step(t[:2], z[:2]), "Three hypotheses"),
+        (
+            check_beam_step,
+            lambda t, z: [each.flip(0) for each in beam_step(t, z)],
+            "not in order",
+        ),
+        (check_beam_step, always_four, "with two hypotheses"),
         (check_top_k, zeroed, "must add up to one"),
         (check_top_k, zero_logits, "e to the 0 is 1"),
-        (check_top_k, lambda z, k: top_k(z, 1), "likeliest word alone"),
+        (check_top_k, lambda z, k: top_k(z, 1), "most probable token alone"),
         (check_top_k, lambda z, k: z.softmax(dim=-1), "Nothing was cut"),
         (check_top_k, lambda z, k: 1 - top_k(z, k), "off by up to"),
-        (check_top_k, least, "least likely words"),
-        (check_top_k, lambda z, k: z.topk(k).values.softmax(-1), "one for each word"),
-        (check_top_k, one_too_many, "one word too many"),
+        (check_top_k, least, "least probable tokens"),
+        (check_top_k, lambda z, k: z.topk(k).values.softmax(-1), "one for each token"),
+        (check_top_k, one_too_many, "one token too many"),
         (check_top_k, always_two, "as large as the vocabulary"),
-        (check_top_k, lambda z, k: z.topk(k).indices, "ids of the k words"),
+        (check_top_k, lambda z, k: z.topk(k).indices, "ids of the k tokens"),
         (check_top_k, filled_in_place, "changed `logits` in place"),
         (check_alpha, "1", "without quotes"),
         (check_alpha, 0.6, "the short one is still ahead"),
         (check_alpha, 2, "That should be 2"),
-        (check_alpha, 0, "the totals themselves"),
+        (check_alpha, 0, "the log-probabilities themselves"),
         (check_alpha, -1, "The sign"),
         (check_alpha, math.log(2) / math.log(13 / 4), "the length itself"),
         (check_alpha, 0.69, "Take logarithms"),
@@ -194,7 +251,7 @@ def test_wrong_answers_are_named(check, answer, key):
 
 
 @pytest.mark.parametrize(
-    "check", [check_loop, check_score, check_positions, check_top_k, check_alpha]
+    "check", [check_loop, check_score, check_beam_step, check_top_k, check_alpha]
 )
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"

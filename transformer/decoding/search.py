@@ -34,6 +34,7 @@ __all__ = [
     "beam_search",
 ]
 
+
 Sources = Sequence[Sequence[int]] | Tensor
 
 
