@@ -1,12 +1,12 @@
-"""What each part of the phrasebook's training is worth: train without it, and look.
+"""What each part of the phrasebook's training is worth: train without it and compare.
 
     python benchmarks/ablations.py                  # all variants, seeds 0, 1 and 2
     python benchmarks/ablations.py --seeds 0 --only whole no-root
 
-One thread, half the steps of the shipped recipe a run; half an hour in all on one free
-core. Every finished run is kept at once in benchmarks/results/ablations.json, and a run
-that is there already is not made again: stop it and start it as you like. Chapter 12
-draws its figures from that file.
+One thread, half the steps of the default training a run; half an hour in all on one
+free core. Every finished run is kept at once in benchmarks/results/ablations.json, and
+a run that is there already is not made again: stop it and start it as you like. Chapter
+12 draws its figures from that file.
 """
 
 import argparse
@@ -31,38 +31,34 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from race import processor  # noqa: E402
 
 from bookkit import broken  # noqa: E402
-from bookkit.broken import Half  # noqa: E402
-from transformer.data import (  # noqa: E402
-    BOS,
-    EOS,
-    Example,
-    make_batch,
-)
+from bookkit.broken import HALF  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
-from transformer.training import (  # noqa: E402
-    Recipe,
-    exact_match,
-    label_smoothed_loss,
+from transformer.text.batches import Example, make_batch  # noqa: E402
+from transformer.text.phrasebook import (  # noqa: E402
     phrasebook_examples,
-    phrasebook_model,
-    train,
+    sample_pairs,
 )
+from transformer.text.words import BOS_ID, EOS_ID  # noqa: E402
+from transformer.training.accuracy import exact_match  # noqa: E402
+from transformer.training.config import TrainingConfig  # noqa: E402
+from transformer.training.loop import phrasebook_model, train  # noqa: E402
+from transformer.training.loss import label_smoothed_loss  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ablations.json"
 THIN = 5  # steps to a stored point of a curve
 SHOCK = 150  # the step whose batch goes wrong in two of the variants
 
 
-class Constant(Recipe):
+class Constant(TrainingConfig):
     """The same small learning rate from the first step to the last."""
 
-    def rate(self, step: int, total: int, d_model: int) -> float:
+    def learning_rate_at(self, step: int, total_steps: int, d_model: int) -> float:
         return 0.002
 
 
 class Shocked(Transformer):
-    """A model that one batch, and one only, finds with logits a thousand times off."""
+    """A model whose logits are a thousand times too large in a single batch."""
 
     batches = 0
 
@@ -75,98 +71,119 @@ class Shocked(Transformer):
         return logits
 
 
-HALF = Half(epochs=1)
-
-
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One departure from the whole: of the model, the recipe or the lessons."""
+    """One departure from the whole: of the model, its training or its examples."""
 
-    about: str
-    config: dict = dataclasses.field(default_factory=dict)
-    recipe: Recipe = HALF
+    description: str
+    sizes: dict = dataclasses.field(default_factory=dict)
+    training: TrainingConfig = HALF
     change: Callable[[Transformer], Transformer] = lambda model: model
     kind: type[Transformer] = Transformer
-    lessons: int = 50_000
+    examples: int = 50_000
 
     def model(self, seed: int) -> Transformer:
-        config = dataclasses.replace(phrasebook_model().config, **self.config)
+        config = dataclasses.replace(phrasebook_model().config, **self.sizes)
         torch.manual_seed(seed)
         return self.change(self.kind(config))
 
 
+def half(**changes) -> TrainingConfig:
+    """The training at double speed, with something changed."""
+    return dataclasses.replace(HALF, **changes)
+
+
 def tie_output(model: Transformer) -> Transformer:
-    """One table for the target's words as they come in and as they go out."""
+    """One table for the target's tokens in the decoder's input and in its output."""
     model.output.weight = model.target_embedding.table.weight
     return model
 
 
-def torchs_own(model: Transformer) -> Transformer:
-    """The first weights that `nn.Linear` chooses when nobody else does."""
+def torch_initialisation(model: Transformer) -> Transformer:
+    """The initial weights that `nn.Linear` draws by default."""
     for part in model.modules():
         if isinstance(part, nn.Linear):
             part.reset_parameters()
     return model
 
 
-def times(factor: float) -> Callable[[Transformer], Transformer]:
-    """First weights of another size."""
+@torch.no_grad()
+def scale(model: Transformer, factor: float, *parts: str) -> Transformer:
+    """Multiply the initial weights of the linear maps with these names."""
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Linear) and name.rpartition(".")[2] in parts:
+            part.weight *= factor
+    return model
 
-    @torch.no_grad()
-    def scale(model: Transformer) -> Transformer:
-        for part in model.modules():
-            if isinstance(part, nn.Linear):
-                part.weight *= factor
-        return model
 
-    return scale
-
+QUERY_KEY = ("query_proj", "key_proj")
+INNER = ("value_proj", "expand")
+LAST = ("output_proj", "contract")  # what a sublayer adds to the residual comes from it
+LOGITS = ("output",)
 
 PRE = {"norm_first": True}
-FEW = {"lessons": 1000, "recipe": Half(epochs=48)}
+FEW = {"examples": 1000, "training": half(epochs=48)}
 VARIANTS = {
     "whole": Variant("as shipped, in half the steps"),
     "no-root": Variant("scores not divided by √d_k", change=broken.without_root),
     "no-causal-mask": Variant(
-        "the decoder sees the words to come", change=broken.without_causal_mask
+        "the decoder sees later tokens", change=broken.without_causal_mask
     ),
-    "no-positions": Variant("words without places", change=broken.without_positions),
-    "no-residuals": Variant("sublayers alone", change=broken.without_residuals),
+    "no-positions": Variant("no positions", change=broken.without_positions),
+    "no-residuals": Variant("no additions", change=broken.without_residuals),
     "no-warmup": Variant(
-        "full rate from the first step", recipe=broken.without_warmup(HALF)
+        "full rate from the first step", training=broken.without_warmup(HALF)
     ),
-    "pre-norm": Variant("norm before the sublayer", config=PRE),
+    "pre-norm": Variant("norm before the sublayer", PRE),
     "pre-norm-no-warmup": Variant(
         "pre-norm, full rate at once", PRE, broken.without_warmup(HALF)
     ),
-    "no-cool-down": Variant(
-        "the paper's rate to the end", recipe=Half(epochs=1, cool_down=0.0)
+    "no-cool-down": Variant("the paper's rate to the end", training=half(cooldown=0.0)),
+    "constant": Variant(
+        "a rate of 0.002 throughout", training=Constant(**dataclasses.asdict(HALF))
     ),
-    "constant": Variant("a rate of 0.002 throughout", recipe=Constant(epochs=1)),
-    "no-clipping": Variant(
-        "gradients as they come", recipe=Half(epochs=1, max_norm=float("inf"))
-    ),
+    "no-clipping": Variant("no clipping", training=half(max_grad_norm=float("inf"))),
     "shock": Variant("one bad batch, clipped", kind=Shocked),
     "shock-no-clipping": Variant(
         "one bad batch, not clipped",
         kind=Shocked,
-        recipe=Half(epochs=1, max_norm=float("inf")),
+        training=half(max_grad_norm=float("inf")),
     ),
-    "no-smoothing": Variant(
-        "cross-entropy as it is", recipe=Half(epochs=1, smoothing=0.0)
-    ),
+    "no-smoothing": Variant("no label smoothing", training=half(label_smoothing=0.0)),
     "dropout": Variant("dropout 0.1", {"dropout": 0.1}),
     "few": Variant("a thousand sentences, again and again", **FEW),
     "few-dropout": Variant("a thousand, dropout 0.3", {"dropout": 0.3}, **FEW),
     "tied-output": Variant("output table = target table", change=tie_output),
-    "torch-init": Variant("torch's own first weights", change=torchs_own),
-    "large-init": Variant("first weights five times Xavier's", change=times(5)),
+    "torch-init": Variant("torch's own initial weights", change=torch_initialisation),
+    "large-init": Variant(
+        "initial weights five times Xavier's",
+        change=lambda model: scale(model, 5, *QUERY_KEY, *INNER, *LAST, *LOGITS),
+    ),
+    "large-query-key": Variant(
+        "query and key maps alone × 5",
+        change=lambda model: scale(model, 5, *QUERY_KEY),
+    ),
+    "large-value-output": Variant(
+        "attention's value and output maps alone × 5",
+        change=lambda model: scale(model, 5, "value_proj", "output_proj"),
+    ),
+    "large-others": Variant(
+        "all but the query and key maps × 5",
+        change=lambda model: scale(model, 5, *INNER, *LAST, *LOGITS),
+    ),
+    "large-others-balanced": Variant(
+        "the same, but each sublayer's last map ÷ 5: additions of Xavier's size",
+        change=lambda model: scale(scale(model, 5, *INNER, *LOGITS), 1 / 5, *LAST),
+    ),
 }
 
 
 @torch.inference_mode()
-def spoken_exactly(model: Transformer, examples: list[Example]) -> float:
-    """The share that the model itself says exactly, word after word, from nothing."""
+def greedy_exact(model: Transformer, examples: list[Example]) -> float:
+    """The share that the model translates exactly from its own tokens, greedily.
+
+    Without a cache, which broken decoders do not have.
+    """
     model.eval()
     right = 0
     for start in range(0, len(examples), 250):
@@ -174,50 +191,51 @@ def spoken_exactly(model: Transformer, examples: list[Example]) -> float:
         batch = make_batch(part)
         memory = model.encode(batch.source)
         mask = padding_mask(batch.source, model.config.pad_id)
-        said = torch.full((len(part), 1), BOS)
-        for _ in range(batch.wanted.size(1)):
-            hidden = model.decode(said, memory, mask)[:, -1:]
-            said = torch.cat([said, model.output(hidden).argmax(dim=-1)], dim=1)
-        for (_, target), ids in zip(part, said.tolist(), strict=True):
-            right += ids[1 : len(target) + 2] == [*target, EOS]
+        tokens = torch.full((len(part), 1), BOS_ID)
+        for _ in range(batch.labels.size(1)):
+            hidden = model.decode(tokens, memory, mask)[:, -1:]
+            tokens = torch.cat([tokens, model.output(hidden).argmax(dim=-1)], dim=1)
+        for (_, target), ids in zip(part, tokens.tolist(), strict=True):
+            right += ids[1 : len(target) + 2] == [*target, EOS_ID]
     return right / len(examples)
 
 
 @torch.inference_mode()
-def surprise(model: Transformer, examples: list[Example]) -> tuple[float, float]:
-    """Plain cross-entropy (nats), and the mean probability of the right word."""
+def certainty(model: Transformer, examples: list[Example]) -> tuple[float, float]:
+    """Cross-entropy without smoothing (nats), and the labels' mean probability."""
     model.eval()
-    source, given, wanted = make_batch(examples)
-    logits = model(source, given)
-    chance = logits.softmax(dim=-1).gather(-1, wanted[..., None]).squeeze(-1)
-    real = wanted != model.config.pad_id
-    return float(label_smoothed_loss(logits, wanted, 0.0)), float(chance[real].mean())
+    source, decoder_input, labels = make_batch(examples)
+    logits = model(source, decoder_input)
+    given = logits.softmax(dim=-1).gather(-1, labels[..., None]).squeeze(-1)
+    real = labels != model.config.pad_id
+    return float(label_smoothed_loss(logits, labels, 0.0)), float(given[real].mean())
 
 
 def run(variant: Variant, seed: int) -> dict:
-    """Train one model, examine it, and say how it went."""
-    lessons = phrasebook_examples(variant.lessons, seed=0)
-    held_out = phrasebook_examples(1000, seed=1, held_out=True)
+    """Train one model and measure it."""
+    examples = phrasebook_examples(sample_pairs(variant.examples, seed=0))
+    held_out = phrasebook_examples(sample_pairs(1000, seed=1, held_out=True))
     model = variant.model(seed)
+    training = dataclasses.replace(variant.training, seed=seed)
     started = time.process_time()
-    losses, gradients = [], []
-    for now in train(model, lessons, variant.recipe, seed):
-        losses.append(now.loss)
-        gradients.append(now.gradient)
+    losses, norms = [], []
+    for metrics in train(model, examples, training):
+        losses.append(metrics.loss)
+        norms.append(metrics.grad_norm)
     seconds = time.process_time() - started
-    nats, chance = surprise(model, held_out)
+    nats, probability = certainty(model, held_out)
     cut = range(0, len(losses) - THIN + 1, THIN)
     return {
         "loss": [round(statistics.fmean(losses[i : i + THIN]), 4) for i in cut],
         "steps": len(losses),
-        "exact": round(spoken_exactly(model, held_out), 4),
-        "exact_given_the_truth": round(exact_match(model, held_out), 4),
-        "exact_on_lessons": round(exact_match(model, lessons[:1000]), 4),
-        "surprise": round(nats, 4),
-        "chance_of_right_word": round(chance, 4),
-        "longest_gradient": round(max(gradients), 3),
+        "exact": round(greedy_exact(model, held_out), 4),
+        "exact_teacher_forced": round(exact_match(model, held_out), 4),
+        "exact_on_training": round(exact_match(model, examples[:1000]), 4),
+        "cross_entropy": round(nats, 4),
+        "label_probability": round(probability, 4),
+        "largest_grad_norm": round(max(norms), 3),
         "share_clipped": round(
-            statistics.fmean(g > variant.recipe.max_norm for g in gradients), 4
+            statistics.fmean(norm > training.max_grad_norm for norm in norms), 4
         ),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "seconds": round(seconds, 1),
@@ -225,9 +243,9 @@ def run(variant: Variant, seed: int) -> dict:
 
 
 def keep(path: Path, found: dict) -> None:
-    """Write the file whole, or leave the old one."""
+    """Write results whole, or leave the old ones."""
     beside = path.with_suffix(".part")
-    text = json.dumps(found, indent=1)
+    text = json.dumps(found, indent=1, ensure_ascii=False)
     text = re.sub(r"(?<=\d),\s+(?=[\d-])", ", ", text)  # a curve is one line
     beside.write_text(text + "\n", encoding="utf-8")
     os.replace(beside, path)
@@ -246,12 +264,15 @@ def main() -> None:
         found = json.loads(choice.out.read_text(encoding="utf-8"))
     found |= {
         "command": "python benchmarks/ablations.py",
-        "date": datetime.date.today().isoformat(),
-        "hardware": f"{processor()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "recipe": dataclasses.asdict(HALF),
+        "training": dataclasses.asdict(HALF),
         "steps_to_a_point": THIN,
         "shock_at": SHOCK,
+    }
+    made = {
+        "date": datetime.date.today().isoformat(),
+        "hardware": f"{processor()}, one thread",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
     }
     choice.out.parent.mkdir(parents=True, exist_ok=True)
     wanted = [(seed, name) for seed in choice.seeds for name in choice.only]
@@ -265,7 +286,8 @@ def main() -> None:
     for done, (seed, name) in enumerate(runs, start=1):
         result = run(VARIANTS[name], seed)
         entry = found["variants"].setdefault(name, {"runs": {}})
-        entry["about"] = VARIANTS[name].about
+        entry["description"] = VARIANTS[name].description
+        entry["made"] = made
         entry["runs"][str(seed)] = result
         keep(choice.out, found)
         left = (time.monotonic() - started) / done * (len(runs) - done)

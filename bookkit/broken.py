@@ -1,7 +1,7 @@
-"""The Transformer with one part taken out, for the break-it lab of chapter 12.
+"""The Transformer without one of its parts, for the break-it lab of chapter 12.
 
-The package has no switch for any of this. Each function takes what is whole, replaces a
-part of it from outside, and gives it back.
+The package has no switch for any of this. Each function takes a complete model or
+configuration, replaces a part of it from outside, and returns it.
 """
 
 import math
@@ -17,7 +17,12 @@ from transformer.decoder import Decoder
 from transformer.encoder import Residual
 from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
-from transformer.training import Recipe
+from transformer.training.config import TrainingConfig, noam_learning_rate
+
+HALF = TrainingConfig(
+    epochs=1, warmup_steps=150, learning_rate=noam_learning_rate(300, 96, 300)
+)
+"""The phrasebook's training at double speed: the same rates in half the steps."""
 
 
 class Times(nn.Module):
@@ -32,7 +37,7 @@ class Times(nn.Module):
 
 
 def without_root(model: Transformer) -> Transformer:
-    """Scores that nobody divides by √d_k: each query is made √d_k times as long."""
+    """Scores not divided by √d_k: each query is made √d_k times as long."""
     for part in list(model.modules()):
         if isinstance(part, MultiHeadAttention):
             root = math.sqrt(part.query_proj.out_features / part.num_heads)
@@ -41,8 +46,8 @@ def without_root(model: Transformer) -> Transformer:
     return model
 
 
-class Peeking(nn.Module):
-    """A decoder in which every word may see what the last one may: all of them."""
+class Unmasked(nn.Module):
+    """A decoder in which every position attends to what the last one may: to all."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -55,19 +60,19 @@ class Peeking(nn.Module):
 
 
 def without_causal_mask(model: Transformer) -> Transformer:
-    """A decoder that sees the words it should predict."""
-    model.decoder = Peeking(model.decoder)  # type: ignore[assignment]
+    """A decoder that sees the tokens it should predict."""
+    model.decoder = Unmasked(model.decoder)  # type: ignore[assignment]
     return model
 
 
 def without_positions(model: Transformer) -> Transformer:
-    """Words go in without their places, on both sides."""
+    """Embeddings without positions, in encoder and decoder."""
     model.position = model.position.dropout  # type: ignore[assignment]
     return model
 
 
-class Alone(nn.Module):
-    """A post-norm residual that forgets to add what the sublayer was told."""
+class WithoutAddition(nn.Module):
+    """Dropout and layer norm of a post-norm residual, without the addition."""
 
     def __init__(self, residual: Residual) -> None:
         super().__init__()
@@ -78,27 +83,23 @@ class Alone(nn.Module):
 
 
 def without_residuals(model: Transformer) -> Transformer:
-    """Each sublayer passes on what it says, and nothing of what it was told."""
+    """Each sublayer's output replaces its input instead of being added to it."""
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
             parts: Any = layer.residuals
-            layer.residuals = nn.ModuleList(Alone(each) for each in parts)
+            layer.residuals = nn.ModuleList(WithoutAddition(each) for each in parts)
     return model
 
 
-class Half(Recipe):
-    """A recipe passed through at double speed: the same rates in half the steps."""
+def without_warmup(config: TrainingConfig) -> TrainingConfig:
+    """The same training with its peak learning rate from the first step."""
 
-    def rate(self, step: int, total: int, d_model: int) -> float:
-        return super().rate(2 * step, 2 * total, d_model)
+    class NoWarmup(type(config)):  # type: ignore[misc]
+        def learning_rate_at(self, step: int, total_steps: int, d_model: int) -> float:
+            rate = super().learning_rate_at
+            return max(
+                rate(later, total_steps, d_model)
+                for later in range(step, total_steps + 1)
+            )
 
-
-def without_warmup(recipe: Recipe) -> Recipe:
-    """The same recipe, its learning rate never rising: it starts at the peak."""
-
-    class AtOnce(type(recipe)):  # type: ignore[misc]
-        def rate(self, step: int, total: int, d_model: int) -> float:
-            ahead = range(step, total + 1)
-            return max(super(AtOnce, self).rate(s, total, d_model) for s in ahead)
-
-    return AtOnce(**asdict(recipe))
+    return NoWarmup(**asdict(config))

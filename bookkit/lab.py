@@ -1,4 +1,4 @@
-"""The break-it lab: a part of the model switched off, and what the loss says then."""
+"""The break-it lab: training curves of a model and of models without one part."""
 
 import hashlib
 import html
@@ -17,13 +17,13 @@ _LEFT, _TOP, _RIGHT, _BOTTOM = 46, 10, 590, 246
 class Runs:
     """The same training from several seeds: a loss curve each, and how it ended.
 
-    `spoken` and `prompted` are shares of held-out sentences: said exactly by the model
-    itself, and with each next word right when it is given the right words before.
+    `exact` and `teacher_forced` are shares of held-out sentences: translated exactly
+    from the model's own words, and with each next word right after the right ones.
     """
 
     losses: Sequence[Sequence[float]]
-    spoken: Sequence[float]
-    prompted: Sequence[float]
+    exact: Sequence[float]
+    teacher_forced: Sequence[float]
 
     @classmethod
     def stored(cls, variant: Mapping[str, Any]) -> "Runs":
@@ -32,13 +32,13 @@ class Runs:
         return cls(
             [run["loss"] for run in runs],
             [run["exact"] for run in runs],
-            [run["exact_given_the_truth"] for run in runs],
+            [run["exact_teacher_forced"] for run in runs],
         )
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part that can be switched off, and the promise of a chapter that then fails.
+    """A part that can be switched off, and the property that the model then lacks.
 
     `fails` may hold HTML, such as a link to the chapter.
     """
@@ -184,16 +184,16 @@ class BreakLab:
         )
 
     def _table(self, rows: Sequence[tuple[str, Runs]]) -> str:
-        head = "<th>model</th><th>last loss</th><th>said exactly</th><th>prompted</th>"
+        head = "<th>model</th><th>last loss</th><th>exact</th><th>teacher-forced</th>"
         body = "".join(
             f'<tr><th scope="row">{name}</th><td>{self._end(runs):.2f}</td>'
-            f"<td>{span(runs.spoken)}</td><td>{span(runs.prompted)}</td></tr>"
+            f"<td>{span(runs.exact)}</td><td>{span(runs.teacher_forced)}</td></tr>"
             for name, runs in rows
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def span(shares: Sequence[float]) -> str:
-    """From the least share to the largest, in per cent."""
+    """From the least share to the largest, in percent."""
     low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
-    return f"{low} %" if low == high else f"{low}–{high} %"
+    return f"{low}%" if low == high else f"{low}–{high}%"

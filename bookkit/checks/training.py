@@ -1,7 +1,8 @@
-"""Checks for the exercises of chapter 12, How does it learn?"""
+"""Checks for the exercises of chapter 12, How is a Transformer trained?"""
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,44 +23,44 @@ from bookkit.exercises import (
 @exercise
 def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
     """Exercise: the smoothed loss of one word."""
-    logits, target, epsilon = torch.tensor([1.5, -0.5, 0.25, 2.0, -1.0]), 2, 0.2
+    logits, label, epsilon = torch.tensor([1.5, -0.5, 0.25, 2.0, -1.0]), 2, 0.2
     surprise = -logits.log_softmax(dim=-1)
-    others = (surprise.sum() - surprise[target]) / (len(logits) - 1)
-    wanted = (1 - epsilon) * surprise[target] + epsilon * surprise.mean()
-    answer = number(smoothed(logits, target, epsilon), "a loss, one number")
+    others = (surprise.sum() - surprise[label]) / (len(logits) - 1)
+    wanted = (1 - epsilon) * surprise[label] + epsilon * surprise.mean()
+    answer = number(smoothed(logits, label, epsilon), "a loss, one number")
     known = {
-        float(surprise[target]): "That is the plain loss: epsilon has no effect.",
-        float((1 - epsilon) * surprise[target] + epsilon * others): (
+        float(surprise[label]): "That is the plain loss: epsilon has no effect.",
+        float((1 - epsilon) * surprise[label] + epsilon * others): (
             "You shared epsilon among the wrong words only. It goes to all of them, "
             "the right one included."
         ),
-        float((1 - epsilon) * surprise[target] + epsilon * surprise.sum()): (
+        float((1 - epsilon) * surprise[label] + epsilon * surprise.sum()): (
             "You gave each word epsilon. They share it: take the mean, not the sum."
         ),
         float(wanted) / math.log(2): (
             "Your loss is in bits. Use the natural logarithm, for nats."
         ),
         -float(wanted): "The sign is wrong: a surprise is *minus* the log-probability.",
-        float((1 - epsilon) * surprise[target]): (
+        float((1 - epsilon) * surprise[label]): (
             "The second part is missing: epsilon times the mean surprise of all words."
         ),
-        float((1 - epsilon) * -logits[target] - epsilon * logits.mean()): (
+        float((1 - epsilon) * -logits[label] - epsilon * logits.mean()): (
             "You used the logits as they are. They need a log-softmax first."
         ),
-        float(epsilon * surprise[target] + (1 - epsilon) * surprise.mean()): (
+        float(epsilon * surprise[label] + (1 - epsilon) * surprise.mean()): (
             "epsilon and 1 - epsilon are swapped: the right word keeps most."
         ),
     }
     if math.isclose(answer, float(wanted), rel_tol=1e-5):
         plain = number(smoothed(logits, 0, 0.0))
         if not math.isclose(plain, float(surprise[0]), rel_tol=1e-5):
-            return wrong("With epsilon = 0 it should be the plain loss of the target.")
+            return wrong("With epsilon = 0 it should be the plain loss of the label.")
         return right("Most for the right word, a little for every word.")
     for value, message in known.items():
         if math.isclose(answer, value, rel_tol=1e-4):
             return wrong(message)
     return wrong(
-        f"For the logits {logits.tolist()}, target {target} and epsilon {epsilon}, the "
+        f"For the logits {logits.tolist()}, label {label} and epsilon {epsilon}, the "
         f"loss is {wanted:.3f}; got {answer:.3f}."
     )
 
@@ -132,60 +133,40 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
     return wrong(f"(2, 1) and (2, -4) are five times too long; you gave {rounded}.")
 
 
-@exercise
-def check_keep(keep: Any) -> Verdict:
-    """Exercise: what a file needs so that a run goes on exactly."""
-    needed = {
-        "weights": "Without the weights, the run begins again.",
-        "means of gradients": (
-            "Adam's m is missing: its first steps would forget where it was heading."
-        ),
-        "means of squares": (
-            "Adam's v is missing: every weight would lose the step size of its own."
-        ),
-        "step": (
-            "The step is missing: the learning rate, the next batch and Adam's "
-            "correction all follow from it."
-        ),
-        "random state": (
-            "The random state is missing: dropout would draw other numbers than the "
-            "run that never stopped."
-        ),
-    }
-    spare = {
-        "gradients": "Gradients are set to zero at the start of each step.",
-        "learning rate": "The learning rate follows from the recipe and the step.",
-        "order of the batches": "The order follows from the seed, which is known.",
-        "last loss": "The loss is for us to look at; no step is computed from it.",
-    }
-    if isinstance(keep, str) or not isinstance(keep, Iterable):
-        raise Refused("A set of names is wanted, such as everything - {…}.")
-    answer = set(keep)
-    strange = sorted(answer - needed.keys() - spare.keys())
-    if strange:
-        return wrong(f"{strange[0]!r} is not one of the nine.")
-    for name, message in needed.items():
-        if name not in answer:
-            return wrong(message)
-    for name, message in spare.items():
-        if name in answer:
-            return wrong(f"{message} It need not be in the file.")
-    return right("Everything with a past that nothing else remembers, and no more.")
+PARTS = {
+    "root": ("squareroot", "sqrt", "scale", "√dk"),
+    "causal mask": ("causal", "mask"),
+    "positions": ("position", "positionalencoding", "positionalencodings"),
+    "residuals": ("residual", "residualconnection", "residualconnections"),
+    "warm-up": ("warmup", "warmupsteps"),
+}
+
+
+def _part(answer: Any) -> str | None:
+    """The part that an answer names, in any usual spelling; None for no part."""
+    text = re.sub(r"^(no|without)[\s_-]+", "", str(answer).strip().lower())
+    text = re.sub(r"^(the|a)\s+", "", text)
+    text = re.sub(r"[\s_.-]", "", text)
+    for part, others in PARTS.items():
+        if text in (re.sub(r"[\s-]", "", part), *others):
+            return part
+    return None
 
 
 @exercise
 def check_patients(missing: Any) -> Verdict:
     """Exercise: from the symptom to the part that is missing."""
     hints = {
-        "A": ("causal mask", "what if the answer stood in its input?"),
+        "A": ("causal mask", "what if the next word stood in its input?"),
         "B": ("warm-up", "look at the size of the first step."),
         "C": ("positions", "what tells the encoder which word came first?"),
         "D": ("residuals", "what carries a word's own vector past the averaging?"),
     }
-    for (patient, (part, hint)), name in zip(
-        hints.items(), blanks(missing, list(hints)), strict=True
-    ):
-        said = str(name).strip().lower().replace("-", " ")
-        if said != part.replace("-", " "):
-            return wrong(f"{patient} lacks something else than {said!r}: {hint}")
+    names = blanks(missing, list(hints))
+    for (patient, (part, hint)), name in zip(hints.items(), names, strict=True):
+        named = _part(name)
+        if named is None:
+            return wrong(f"{name!r} is none of the five: {', '.join(PARTS)}.")
+        if named != part:
+            return wrong(f"{patient} does not lack the {named}: {hint}")
     return right("Each symptom names its part; no loss curve was needed for C and D.")
