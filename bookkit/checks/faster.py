@@ -91,7 +91,7 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
         return wrong("Right for small logits; with 200 the exponential overflows.")
     if not near(answer, expected):
         return wrong("Right for five words, and not for eight: each has the share ε/V.")
-    return right("p - q: what is thought less what is wanted. It sums to zero.")
+    return right("p - q: the model's probabilities minus the label's. It sums to zero.")
 
 
 class Largest(TorchFunctionMode):
@@ -158,4 +158,4 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
             "The number is right, but the pieces were joined: of five pieces of 64 "
             f"logits you made one tensor of {largest.numbers}. Hold one at a time."
         )
-    return right("One number carries what all earlier pieces had to say.")
+    return right("One number stands for all earlier pieces.")
