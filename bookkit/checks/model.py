@@ -19,7 +19,7 @@ from bookkit.exercises import (
 from transformer.encoder import EncoderLayer
 from transformer.model import Transformer, TransformerConfig
 
-Count = Callable[[int, int, int, int], int]
+Sizes = tuple[int, int, int, int, int]
 
 
 def _count(
@@ -27,82 +27,76 @@ def _count(
     d_model: int,
     d_ff: int,
     num_layers: int,
+    max_length: int,
     *,
     tables: int = 1,
+    positions: int = 1,
     bias: int = 1,
-    norms: int = 5,
-    attentions: int = 3,
-    stacks: tuple[int, int] = (1, 1),
-    extra: int = 0,
+    norms: int = 2,
+    last: int = 1,
+    attentions: int = 1,
 ) -> int:
-    """The parameters of a tied post-norm model, or of a mistaken idea of it."""
+    """The parameters of a decoder-only model, or of a mistaken idea of it."""
     attention = 4 * (d_model**2 + bias * d_model)
     feed_forward = 2 * d_model * d_ff + bias * (d_ff + d_model)
-    encoder = attention + feed_forward + 2 * 2 * d_model
-    decoder = (attentions - 1) * attention + feed_forward + (norms - 2) * 2 * d_model
-    if norms == 0:
-        encoder -= 2 * 2 * d_model
-        decoder += 2 * 2 * d_model
-    layers = num_layers * (stacks[0] * encoder + stacks[1] * decoder)
-    return tables * vocab_size * d_model + layers + extra
+    layer = attentions * attention + feed_forward + norms * 2 * d_model
+    words = tables * vocab_size * d_model + positions * max_length * d_model
+    return words + num_layers * layer + last * 2 * d_model
 
 
 @exercise
-def check_count(answer: Count) -> Verdict:
-    """The number of parameters of a tied post-norm model."""
-    cases = [(37_000, 512, 2048, 6), (37_000, 1024, 4096, 6), (11, 8, 12, 1)]
-    cases.append((1000, 128, 256, 4))
-    ideas: dict[str, Callable[[tuple[int, int, int, int]], int]] = {
+def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
+    """The number of parameters of a decoder-only model."""
+    cases: list[Sizes] = [(50_257, 768, 3072, 12, 1024), (11, 8, 12, 1, 5)]
+    cases.append((1000, 128, 256, 4, 64))
+    ideas: dict[str, Callable[[Sizes], int]] = {
         "The biases are missing: a map from n to m has nm weights and m biases.": (
             lambda c: _count(*c, bias=0)
         ),
         "The layer norms are missing: each has a scale and a shift a number.": (
+            lambda c: _count(*c, norms=0, last=0)
+        ),
+        "The norm at the end of the stack is missing: pre-norm needs one more.": (
+            lambda c: _count(*c, last=0)
+        ),
+        "The norms of the layers are missing: one before each sublayer.": (
             lambda c: _count(*c, norms=0)
         ),
-        "A decoder layer has two attentions: to itself and to the source.": (
+        "You counted cross-attention: without a source there is nothing to read.": (
+            lambda c: _count(*c, attentions=2, norms=3)
+        ),
+        "You counted two attentions a layer: without a source there is one.": (
             lambda c: _count(*c, attentions=2)
         ),
-        "A decoder layer has three norms, one for each sublayer.": (
-            lambda c: _count(*c, norms=4)
+        "You counted three norms a layer: it has two sublayers.": (
+            lambda c: _count(*c, norms=3)
         ),
-        "The table is one tensor in three uses: count it once.": (
-            lambda c: _count(*c, tables=3)
-        ),
-        "Source and target share their table: count it once.": (
+        "The output is the table of words again: tied, it is counted once.": (
             lambda c: _count(*c, tables=2)
         ),
         "The table of words is missing.": lambda c: _count(*c, tables=0),
-        "The decoder is missing.": lambda c: _count(*c, stacks=(1, 0)),
-        "The encoder is missing.": lambda c: _count(*c, stacks=(0, 1)),
-        "You counted two decoders and no encoder.": lambda c: _count(*c, stacks=(0, 2)),
-        "You counted two encoders: a decoder layer has an attention and a norm more.": (
-            lambda c: _count(*c, stacks=(2, 0))
+        "The positions are missing: here they are a learned table.": (
+            lambda c: _count(*c, positions=0)
         ),
-        "You counted one layer a side: there are num_layers of them.": (
-            lambda c: _count(*c[:3], 1)
+        "A tied output has no bias: it is the table of words again.": (
+            lambda c: _count(*c) + c[0]
         ),
-        "The output map has no bias: it is the table again.": (
-            lambda c: _count(*c, extra=c[0])
-        ),
-        "Sines are not trained: positions have no parameters.": (
-            lambda c: _count(*c, extra=1024 * c[1])
-        ),
-        "A post-norm stack has no norm after its last layer.": (
-            lambda c: _count(*c, extra=4 * c[1])
+        "You counted one layer: there are num_layers of them.": (
+            lambda c: _count(*c[:3], 1, c[4])
         ),
     }
     results = [number(answer(*case), "a number of parameters") for case in cases]
     expected = [_count(*case) for case in cases]
     if results == expected:
-        return right("Base, big and two small ones: counted to the last parameter.")
+        return right("GPT-2 and two small ones: counted to the last parameter.")
     for message, idea in ideas.items():
         if results == [idea(case) for case in cases]:
             return wrong(message)
-    for case, got, wanted in zip(cases, results, expected, strict=True):
-        if got != wanted:
-            many = "too many" if got > wanted else "too few"
-            sizes = "count({}, {}, {}, {})".format(*case)
-            return wrong(f"{sizes} gives {got:,.0f}: {abs(got - wanted):,.0f} {many}.")
+    for case, got, due in zip(cases, results, expected, strict=True):
+        if got != due:
+            many = "too many" if got > due else "too few"
+            sizes = "count({}, {}, {}, {}, {})".format(*case)
+            return wrong(f"{sizes} gives {got:,.0f}: {abs(got - due):,.0f} {many}.")
     raise AssertionError
 
 
@@ -144,8 +138,8 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
         },
     }
     added = map(number, blanks(answer, list(expected)))
-    for (change, wanted), got in zip(expected.items(), added, strict=True):
-        if got != wanted:
+    for (change, due), got in zip(expected.items(), added, strict=True):
+        if got != due:
             why = reasons[change].get(got, "count the tensors that are added.")
             return wrong(f"{change}: {why}")
     return right("All four: you know where the parameters are.")
@@ -188,7 +182,7 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
             "The shift goes the wrong way: the label is the word before.": (
                 loss(last, first)
             ),
-            "That is the sum: divide by the number of labels that are words.": (
+            "That is the sum: divide by the number of labels that are not padding.": (
                 loss(first, last, reduce="sum")
             ),
             "You divided the sum by all labels, padding included.": (
@@ -215,7 +209,7 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
             if "target size" in str(error):
                 return wrong(
                     "cross_entropy looks for the classes in axis 1, and finds the "
-                    "words there: make logits and labels flat first."
+                    "positions there: make logits and labels flat first."
                 )
             if "batch_size" in str(error):
                 return wrong(
@@ -227,7 +221,7 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
         return wrong(f"A loss is one number, got shape {tuple(given.shape)}.")
     result = torch.tensor(number(given, "a loss, one number"))
     if near(result, expected):
-        return right("Shifted, averaged over words, padding left out.")
+        return right("Shifted, averaged over all labels but padding.")
     for message, mistake in mistakes.items():
         if near(result, mistake):
             return wrong(message)
@@ -235,56 +229,56 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
 
 
 class _EncoderForgets(EncoderLayer):
-    """A layer that looks at padding, too."""
+    """A layer that attends to padding, too."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x, None)
 
 
 class _CrossForgets(Transformer):
-    """A model whose cross-attention looks at padding, too."""
+    """A model whose cross-attention attends to padding, too."""
 
     def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         return self.output(self.decode(target_ids, self.encode(source_ids)))
 
 
-def _patients(seed: int) -> dict[str, Transformer]:
-    """A model that is well, and two that forgot one mask each; shared weights."""
+def _models(seed: int) -> dict[str, Transformer]:
+    """A right model, and two that forgot one mask each; shared weights."""
     config = TransformerConfig(11, 11, d_model=16, num_heads=2, d_ff=24, dropout=0.0)
     torch.manual_seed(seed)
-    well, deafened, blinded = (
+    whole, forgets_cross, forgets_encoder = (
         Transformer(config).eval(),
         _CrossForgets(config).eval(),
         Transformer(config).eval(),
     )
-    for layer in blinded.encoder.layers:
+    for layer in forgets_encoder.encoder.layers:
         layer.__class__ = _EncoderForgets
-    for sick in (deafened, blinded):
-        sick.load_state_dict(well.state_dict())
-    return {"well": well, "cross": deafened, "encoder": blinded}
+    for faulty in (forgets_cross, forgets_encoder):
+        faulty.load_state_dict(whole.state_dict())
+    return {"right": whole, "cross": forgets_cross, "encoder": forgets_encoder}
 
 
 @exercise
 def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
-    """A test that tells models that look at source padding from one that does not."""
+    """A test that finds the models that attend to source padding."""
     with torch.random.fork_rng(devices=[]):
-        said: dict[str, set[bool]] = {"well": set(), "cross": set(), "encoder": set()}
+        found: dict[str, set[bool]] = {"right": set(), "cross": set(), "encoder": set()}
         for seed in range(3):
-            for name, patient in _patients(seed).items():
-                said[name].add(bool(answer(patient)))
-    well, cross, encoder = said["well"], said["cross"], said["encoder"]
-    if (well, cross, encoder) == ({False}, {True}, {True}):
-        return right("It finds both, and leaves the healthy one alone.")
-    if (well, cross, encoder) == ({True}, {False}, {False}):
+            for name, model in _models(seed).items():
+                found[name].add(bool(answer(model)))
+    intact, cross, encoder = (found[name] for name in ("right", "cross", "encoder"))
+    if (intact, cross, encoder) == ({False}, {True}, {True}):
+        return right("It finds both, and leaves the right one alone.")
+    if (intact, cross, encoder) == ({True}, {False}, {False}):
         return wrong("It is the wrong way round: True means that padding matters.")
-    if well == cross == encoder == {False}:
+    if intact == cross == encoder == {False}:
         return wrong(
-            "It finds nobody sick. Does your padded source really hold id 0, and do "
+            "It finds no fault. Does your padded source really hold id 0, and do "
             "you compare numbers, not shapes?"
         )
-    if True in well:
+    if True in intact:
         return wrong(
-            "It calls a healthy model sick. Change nothing but the padding, and "
+            "It calls the right model faulty. Change nothing but the padding, and "
             "compare with a tolerance: last digits differ."
         )
     if cross != {True}:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from bookkit.checks.model import (
@@ -10,18 +11,18 @@ from bookkit.checks.model import (
     check_detector,
     check_loss,
 )
-from transformer import Transformer, TransformerConfig
+from transformer import Encoder, Transformer
 
 
-def count(tables=1, bias=1, attentions=3, norms=5, extra=0, layers=None):
-    """A count, right unless told otherwise."""
+def count(tables=1, bias=1, attentions=1, norms=2, last=1, positions=1, layers=None):
+    """A count, right unless an option says otherwise."""
 
-    def answer(vocab_size, d_model, d_ff, num_layers):
-        attention = 4 * (d_model**2 + bias * d_model)
+    def answer(vocab_size, d_model, d_ff, num_layers, max_length):
+        attention = attentions * 4 * (d_model**2 + bias * d_model)
         feed_forward = 2 * d_model * d_ff + bias * (d_ff + d_model)
-        both = attentions * attention + 2 * feed_forward + norms * 2 * d_model
-        total = tables * vocab_size * d_model + (layers or num_layers) * both
-        return total + extra * d_model
+        one = attention + feed_forward + norms * 2 * d_model
+        words = (tables * vocab_size + positions * max_length) * d_model
+        return words + (layers or num_layers) * one + last * 2 * d_model
 
     return answer
 
@@ -37,11 +38,11 @@ def cost(**changed):
     return right | {names[name]: number for name, number in changed.items()}
 
 
-def loss(given=slice(None, -1), wanted=slice(1, None), **options):
+def loss(given=slice(None, -1), labels=slice(1, None), **options):
     def answer(model, source, target):
         logits = model(source, target[:, given]).flatten(0, 1)
         options.setdefault("ignore_index", 0)
-        return F.cross_entropy(logits, target[:, wanted].flatten(), **options)
+        return F.cross_entropy(logits, target[:, labels].flatten(), **options)
 
     return answer
 
@@ -52,9 +53,9 @@ def by_sentence(model, source, target):
 
 
 def twice_softmax(model, source, target):
-    chances = model(source, target[:, :-1]).softmax(dim=-1)
+    probabilities = model(source, target[:, :-1]).softmax(dim=-1)
     return F.cross_entropy(
-        chances.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0
+        probabilities.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0
     )
 
 
@@ -93,19 +94,20 @@ RIGHT = [
 
 WRONG = [
     (check_count, count(bias=0), "biases"),
-    (check_count, count(norms=0), "norms are missing"),
-    (check_count, count(norms=4), "three norms"),
-    (check_count, count(attentions=2), "two attentions"),
-    (check_count, count(tables=3), "once"),
-    (check_count, count(tables=2), "share"),
+    (check_count, count(norms=0, last=0), "norms are missing"),
+    (check_count, count(norms=0), "norms of the layers"),
+    (check_count, count(last=0), "end of the stack"),
+    (check_count, count(attentions=2, norms=3), "nothing to read"),
+    (check_count, count(attentions=2), "there is one"),
+    (check_count, count(norms=3), "two sublayers"),
+    (check_count, count(tables=2), "once"),
     (check_count, count(tables=0), "table of words is missing"),
-    (check_count, count(extra=1024), "Sines"),
-    (check_count, count(extra=4), "no norm after"),
-    (check_count, count(layers=1), "one layer a side"),
-    (check_count, count(extra=1), "too many"),
-    (check_count, lambda v, d, f, n: 7, "too few"),
-    (check_count, lambda v, d, f, n: "7", "without quotes"),
-    (check_count, lambda v, d, f, n: count()(v, d, f, n) + v, "no bias"),
+    (check_count, count(positions=0), "positions are missing"),
+    (check_count, count(layers=1), "one layer"),
+    (check_count, lambda *sizes: count()(*sizes) + 1, "too many"),
+    (check_count, lambda *sizes: 7, "too few"),
+    (check_count, lambda *sizes: "7", "without quotes"),
+    (check_count, lambda *sizes: count()(*sizes) + sizes[0], "no bias"),
     (check_cost, cost(heads=18 * 1_050_624), "share d_model"),
     (check_cost, cost(norm=0), "last sum"),
     (check_cost, cost(norm=1024), "each of the two stacks"),
@@ -118,8 +120,8 @@ WRONG = [
     (check_cost, {"num_heads=16": 0}, "Nothing stands under 'norm_first=True'"),
     (check_cost, cost(tie=56_832_000), "there already"),
     (check_loss, loss(ignore_index=-100), "Padding"),
-    (check_loss, loss(given=slice(None), wanted=slice(None)), "no shift"),
-    (check_loss, loss(wanted=slice(None, -1)), "no shift"),
+    (check_loss, loss(given=slice(None), labels=slice(None)), "no shift"),
+    (check_loss, loss(labels=slice(None, -1)), "no shift"),
     (check_loss, loss(slice(1, None), slice(None, -1)), "wrong way"),
     (check_loss, loss(reduction="sum"), "sum"),
     (check_loss, loss(reduction="none"), "one number"),
@@ -131,8 +133,8 @@ WRONG = [
     (check_loss, loss(given=slice(None)), "not as many rows as labels"),
     (check_loss, lambda *a: [loss()(*a)] * 2, "not a list"),
     (check_loss, lambda *a: loss()(*a) + 1, "should be"),
-    (check_detector, lambda model: False, "nobody"),
-    (check_detector, lambda model: True, "healthy"),
+    (check_detector, lambda model: False, "no fault"),
+    (check_detector, lambda model: True, "right model faulty"),
     (check_detector, exact, "with a tolerance"),
     (check_detector, lambda model: not detector()(model), "wrong way"),
     (check_detector, detector(memory_only), "cross-attention"),
@@ -156,22 +158,15 @@ def test_mistake_is_named(check, answer, words):
     assert words in verdict
 
 
-def test_the_expected_counts_are_the_models_own():
+def test_the_expected_counts_are_those_of_a_stack():
+    assert count()(50_257, 768, 3072, 12, 1024) == 124_439_808  # GPT-2's smallest
     with torch.device("meta"):
-        for case in [(11, 8, 12, 1), (1000, 128, 256, 4)]:
-            vocab_size, d_model, d_ff, layers = case
-            config = TransformerConfig(
-                vocab_size,
-                vocab_size,
-                d_model=d_model,
-                d_ff=d_ff,
-                num_heads=2,
-                num_encoder_layers=layers,
-                num_decoder_layers=layers,
-                tie_embeddings=True,
-            )
-            model = Transformer(config)
-            assert sum(p.numel() for p in model.parameters()) == count()(*case)
+        for case in [(11, 8, 12, 1, 5), (1000, 128, 256, 4, 64)]:
+            vocab_size, d_model, d_ff, layers, max_length = case
+            stack = Encoder(d_model, 2, d_ff, layers, norm_first=True)
+            tables = nn.Embedding(vocab_size + max_length, d_model)
+            parameters = [*stack.parameters(), *tables.parameters()]
+            assert sum(p.numel() for p in parameters) == count()(*case)
 
 
 CHECKS = [check_count, check_cost, check_loss, check_detector]
@@ -185,7 +180,7 @@ def test_unanswered(check):
 @pytest.mark.parametrize(
     ("check", "stub"),
     [
-        (check_count, lambda v, d, f, n: ...),
+        (check_count, lambda *sizes: ...),
         (check_cost, cost(heads=...)),
         (check_loss, lambda m, s, t: None),
         (check_detector, lambda model: None),
