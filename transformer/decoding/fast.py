@@ -29,7 +29,7 @@ __all__ = [
 
 
 class PackedLinear(NamedTuple):
-    """Linear maps of one input side by side, transposed: quickest for few rows."""
+    """Linear maps of one input side by side: one matrix product for all of them."""
 
     weight: Float[Tensor, "inputs outputs"]
     bias: Float[Tensor, " outputs"]
@@ -50,7 +50,7 @@ class PackedLinear(NamedTuple):
 
 
 class FlatResidual(NamedTuple):
-    """A residual connection and its norm, read off once: looking up modules is slow."""
+    """A residual connection and its norm as plain tensors, without calls of modules."""
 
     shape: tuple[int, ...]
     weight: Float[Tensor, " d_model"] | None
