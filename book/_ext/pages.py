@@ -1,11 +1,9 @@
 """What the pages know of the run: counts, module names, notebooks to download.
 
-`{count}`claims`` in prose is the number of claims in the stored notebooks, and
-`{count}`mutants`` that of mutants in `benchmarks/results/mutants.json`; a picture
+`{count}`claims`` in prose is the number of claims in the stored notebooks; a picture
 without alt text is a warning, and the build is strict.
 """
 
-import json
 import re
 import shutil
 from collections import Counter
@@ -48,26 +46,16 @@ def counts(notebooks: Path, pages: frozenset[str]) -> dict[str, int]:
     return dict(found)
 
 
-@cache
-def mutants(report: Path) -> dict[str, int]:
-    """How many mutants were tried, and how many of them tests and claims noticed."""
-    if not report.is_file():  # a page that asks is told that nothing is counted
-        return {}
-    total = json.loads(report.read_text(encoding="utf-8"))["total"]
-    noticed = total.get("killed", 0) + total.get("timeout", 0)
-    return {
-        "mutants-known": total.get("mutants", 0),
-        "mutants": noticed + total.get("survived", 0),
-        "mutants-noticed": noticed,
-        "mutants-on-the-page": total.get("book tried", 0),
-        "mutants-refuted": total.get("book claims", 0),
-    }
-
-
 def in_the_book(notebooks: Path, pages: Iterable[str]) -> list[Path]:
     """The notebooks that have a page; a draft has none yet."""
-    stems = {Path(page).name for page in pages}
-    return [path for path in sorted(notebooks.glob("*.ipynb")) if path.stem in stems]
+    paths = sorted(notebooks.glob("*.ipynb")) + sorted(
+        notebooks.glob("workshop/*.ipynb")
+    )
+    return [
+        path
+        for path in paths
+        if f"book/{path.relative_to(notebooks).with_suffix('').as_posix()}" in pages
+    ]
 
 
 def printed(output: Any) -> str:
@@ -87,7 +75,6 @@ class Count(SphinxRole):
         """Look the number up."""
         root = Path(self.env.srcdir)
         known = counts(root / "book" / "notebooks", frozenset(self.env.found_docs))
-        known = known | mutants(root / "benchmarks" / "results" / "mutants.json")
         if self.text not in known:
             logger.warning(
                 "nothing called %r is counted, only %s",
@@ -116,17 +103,11 @@ def require_alt(app: Sphinx, doctree: nodes.document) -> None:
 def dress(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Name the module on export cells; offer the chapter as a notebook."""
-    stem = Path(page).name
-    if not (Path(app.srcdir) / "book" / "notebooks" / f"{stem}.ipynb").exists():
+    """Offer the chapter as a notebook."""
+    name = page.removeprefix("book/")
+    if not (Path(app.srcdir) / "book" / "notebooks" / f"{name}.ipynb").exists():
         return
-    chapter = Path(app.srcdir) / "book" / f"{stem}.md"
-    named = re.search(r"^:?module: *(\w+)$", chapter.read_text("utf-8"), re.MULTILINE)
-    module = named[1] if named else stem[3:].replace("-", "_")
-    context["metatags"] = context.get("metatags", "") + (
-        f'<style>:root {{ --module: "transformer/{module}.py"; }}</style>'
-    )
-    address = context["pathto"](f"notebooks/{stem}.ipynb", resource=True)
+    address = context["pathto"](f"notebooks/{name}.ipynb", resource=True)
     context["header_buttons"].insert(
         0,
         {
@@ -170,7 +151,9 @@ def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
         target = Path(app.outdir) / "notebooks"
         target.mkdir(exist_ok=True)
         for notebook in in_the_book(source, app.env.found_docs):
-            shutil.copy(notebook, target)
+            place = target / notebook.relative_to(source)
+            place.parent.mkdir(exist_ok=True)
+            shutil.copy(notebook, place)
 
 
 class LeanFormatter(HtmlFormatter[str]):
