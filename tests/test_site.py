@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
@@ -26,6 +27,7 @@ CONTENTS = (ROOT / "_toc.yml").read_text(encoding="utf-8")
 PAGES = re.findall(r"(?:root|file): *(\S+)", CONTENTS)
 ATTENTION = "book/04-attention"
 CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.md").name[:2].isdigit()]
+WORKSHOP = [page for page in PAGES if "/workshop/" in page]
 VIEWS = [
     page
     for page in CHAPTERS
@@ -40,6 +42,8 @@ PLAIN = """() => {
     e.replaceChildren();
   for (const e of document.querySelectorAll("article pre")) e.textContent = e.innerText;
 }"""
+
+OPEN = "document.querySelectorAll('details.fold').forEach(e => { e.open = true })"
 
 # What a page must not hold. Each returns a list of complaints.
 TOO_WIDE = """() => {
@@ -172,10 +176,12 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
     wide = page.viewport_size["width"] > 1000
     if wide:
         checks["cut off"] = CUT_OFF
-    for scheme in ("light", "dark"):
+    for scheme, state in (("light", "folded"), ("dark", "open")):
         wear(page, scheme)
+        if state == "open":
+            page.evaluate(OPEN)
         for label, check in checks.items():
-            wrong += [f"{label}, {scheme}: {hit}" for hit in page.evaluate(check)]
+            wrong += [f"{label}, {state}: {hit}" for hit in page.evaluate(check)]
     page.evaluate(AXE)
     page.evaluate(PLAIN)
     contrast = ["color-contrast"]  # slow, and the same on a narrow screen
@@ -204,6 +210,7 @@ def test_without_its_drawings_a_page_is_light(name: str) -> None:
 
 def test_the_colours_of_code_have_contrast(home: str, page: Page) -> None:
     page.goto(f"{home}/{CHAPTERS[-1]}.html")
+    page.evaluate(OPEN)
     page.evaluate(AXE)
     for scheme in ("light", "dark"):
         wear(page, scheme)
@@ -289,14 +296,14 @@ def test_next_leads_through_the_whole_book_and_previous_back(
             text = page.request.get(f"{home}/{here}.html").text()
             link = re.search(rf'<a class="{direction}"\s+href="([^"]+)"', text)
             assert link, f"{direction} is missing on {here}"
-            assert link[1] == f"{Path(there).name}.html"
+            assert urljoin(f"/{here}.html", link[1]) == f"/{there}.html"
         assert direction not in page.request.get(f"{home}/{order[-1]}.html").text()
     page.goto(f"{home}/{PAGES[0]}.html")
     page.locator("a.right-next").click()
     page.wait_for_url(f"**/{PAGES[1]}.html")
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
+@pytest.mark.parametrize("name", CHAPTERS + WORKSHOP)
 def test_a_chapter_can_be_taken_home_as_a_notebook(
     home: str, page: Page, name: str
 ) -> None:
@@ -304,7 +311,7 @@ def test_a_chapter_can_be_taken_home_as_a_notebook(
     link = page.locator("a[href$='.ipynb']").first
     answer = page.request.get(link.evaluate("a => a.href"))
     assert answer.ok
-    stored = ROOT / "book" / "notebooks" / f"{Path(name).name}.ipynb"
+    stored = ROOT / "book" / "notebooks" / f"{name.removeprefix('book/')}.ipynb"
     assert answer.json() == json.loads(stored.read_text(encoding="utf-8"))
 
 
@@ -312,6 +319,7 @@ def test_code_can_be_copied(browser: Browser, home: str) -> None:
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.goto(f"{home}/{CHAPTERS[0]}.html")
+    page.evaluate(OPEN)
     cell = page.locator("div.cell_input").first
     cell.hover()
     cell.locator("button.copybtn").click()
@@ -372,13 +380,60 @@ def test_on_paper_solutions_are_open_and_the_page_is_white(
     wear(page, "dark")
 
 
-def test_claims_and_library_code_are_marked(home: str, page: Page) -> None:
+def test_a_claim_is_its_sentence_and_opens_onto_the_assertion(
+    home: str, page: Page
+) -> None:
     page.goto(f"{home}/{ATTENTION}.html")
-    label = "e => getComputedStyle(e, '::before').content"
-    claim = page.locator("div.cell.tag_claim > div.cell_input").first
-    assert "checked" in claim.evaluate(label)
-    library = page.locator("div.cell.tag_export > div.cell_input").first
-    assert "transformer/attention.py" in library.evaluate(label)
+    claim = page.locator("div.cell.tag_claim").first
+    summary = claim.locator("summary")
+    assert re.match(r"✓ [A-Z].*\.", summary.inner_text())
+    assert not claim.locator("pre").first.is_visible()
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert "assert " in claim.locator("pre").first.inner_text()
+    library = page.locator("details.fold-export > summary").nth(1).inner_text()
+    assert re.match(
+        r"transformer/attention\.py · attention_weights · \d+ lines", library
+    )
+
+
+def test_a_reader_chooses_how_much_is_open(home: str, page: Page) -> None:
+    address = f"{home}/{ATTENTION}.html"
+    page.goto(address)
+    folds = page.locator("article details.fold")
+    opened = page.locator("article details.fold[open]")
+    assert opened.count() == 0 < folds.count()
+    page.get_by_role("button", name="Code", exact=True).click()
+    assert 0 < opened.count() < folds.count()
+    assert (
+        page.locator("details.fold-claim[open], details.fold-deeper[open]").count() == 0
+    )
+    page.get_by_role("button", name="All", exact=True).click()
+    assert opened.count() == folds.count()
+    page.reload()
+    assert opened.count() == folds.count(), "the choice is remembered"
+    page.get_by_role("button", name="Read", exact=True).click()
+    assert opened.count() == 0
+
+
+def test_a_link_to_something_folded_opens_it(home: str, page: Page) -> None:
+    page.goto(f"{home}/{ATTENTION}.html")
+    inside = page.locator("details.fold-deeper [id]").first.get_attribute("id")
+    page.goto(f"{home}/{ATTENTION}.html#{inside}")
+    page.reload()
+    page.wait_for_function(
+        f"document.getElementById({inside!r}).closest('details').open"
+    )
+
+
+def test_folds_work_without_scripts(home: str, browser: Browser) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(f"{home}/{ATTENTION}.html")
+    fold = page.locator("details.fold-deeper").first
+    assert not fold.locator("p").first.is_visible()
+    fold.locator("summary").first.click()
+    assert fold.locator("p").first.is_visible()
+    page.close()
 
 
 def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> None:
