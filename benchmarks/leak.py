@@ -1,11 +1,11 @@
-"""What a careless split gives away: one model, two ways to put sentences aside.
+"""What a careless split gives away: one model, two ways to put a test set aside.
 
     python benchmarks/leak.py                    # all sizes, seeds 0, 1 and 2
     python benchmarks/leak.py --sizes 1000 --seeds 0
 
 Each run trains the phrasebook's model on some sentences, drawn either carelessly (any
-of the grammar) or carefully (none with a held-out combination). Both are examined on
-the same sentences with held-out combinations, none of which either has read, and on
+of the grammar) or carefully (none with a held-out combination). Both are tested on the
+same sentences with held-out combinations, none of which either has read, and on
 sentences drawn as their own were. One thread, ten minutes in all on one free core.
 A finished run is kept at once in benchmarks/results/leak.json and not made again.
 Chapter 11 draws a figure from that file.
@@ -26,43 +26,39 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import keep, processor  # noqa: E402
 
-from transformer.data import sample_pairs, to_examples, vocabularies  # noqa: E402
-from transformer.training import (  # noqa: E402
-    Recipe,
-    exact_match,
-    phrasebook_model,
-    train,
+from transformer.text.phrasebook import (  # noqa: E402
+    phrasebook_examples,
+    sample_pairs,
 )
+from transformer.training.accuracy import exact_match  # noqa: E402
+from transformer.training.config import TrainingConfig  # noqa: E402
+from transformer.training.loop import phrasebook_model, train  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "leak.json"
 SIZES = (300, 1000, 3000, 10_000)
 SPLITS = {"careless": None, "careful": False}
-READ = 40_000  # sentences read in all, however many different ones there are
-EXAM = 1000
+SENTENCES_READ = 40_000  # in all, however many different ones there are
+TEST_SENTENCES = 1000
 
 
 def run(split: str, size: int, seed: int) -> dict:
     """Train once; two shares of exact translations, and what it took."""
-    pool = sample_pairs(size + 2 * EXAM, seed=100 + seed, held_out=SPLITS[split])
-    exam = sample_pairs(EXAM, seed=200 + seed, held_out=True)
-    asked = set(exam)
-    pool = [pair for pair in pool if pair not in asked]
-    own_test, lessons = pool[:EXAM], pool[EXAM : EXAM + size]
+    pool = sample_pairs(size + 2 * TEST_SENTENCES, 100 + seed, SPLITS[split])
+    held_out = sample_pairs(TEST_SENTENCES, seed=200 + seed, held_out=True)
+    excluded = set(held_out)
+    pool = [pair for pair in pool if pair not in excluded]
+    own_test = pool[:TEST_SENTENCES]
+    training_set = phrasebook_examples(pool[TEST_SENTENCES : TEST_SENTENCES + size])
     started = time.process_time()
     model = phrasebook_model(seed)
-    recipe = Recipe(epochs=READ // size)
-    steps = sum(1 for _ in train(model, examples(lessons), recipe, seed))
+    config = TrainingConfig(epochs=SENTENCES_READ // size, seed=seed)
+    steps = sum(1 for _ in train(model, training_set, config))
     return {
-        "own_test": round(exact_match(model, examples(own_test)), 4),
-        "held_out": round(exact_match(model, examples(exam)), 4),
+        "own_test": round(exact_match(model, phrasebook_examples(own_test)), 4),
+        "held_out": round(exact_match(model, phrasebook_examples(held_out)), 4),
         "steps": steps,
         "seconds": round(time.process_time() - started, 1),
     }
-
-
-def examples(pairs: list) -> list:
-    """Sentences as ids."""
-    return to_examples(pairs, *vocabularies())
 
 
 def main() -> None:
@@ -81,18 +77,18 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "hardware": f"{processor()}, one thread",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "sentences_read": READ,
-        "examined_on": EXAM,
+        "sentences_read": SENTENCES_READ,
+        "test_sentences": TEST_SENTENCES,
     }
     choice.out.parent.mkdir(parents=True, exist_ok=True)
-    wanted = [
+    names = [
         f"{split} {size} {seed}"
         for seed in choice.seeds
         for size in choice.sizes
         for split in SPLITS
     ]
-    todo = [name for name in wanted if name not in found["runs"]]
-    print(f"{len(wanted) - len(todo)} of {len(wanted)} runs are there already")
+    todo = [name for name in names if name not in found["runs"]]
+    print(f"{len(names) - len(todo)} of {len(names)} runs are there already")
     started = time.monotonic()
     for done, name in enumerate(todo, start=1):
         split, size, seed = name.split()
