@@ -1,7 +1,7 @@
 """Checks for the exercises of chapter 13, How does it write a translation?"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,70 +16,6 @@ from bookkit.exercises import (
     right,
     wrong,
 )
-
-BOS, EOS = 1, 2
-TOKENS = [5, 7, 5, 9, EOS]
-
-
-class _Lost(Exception):  # noqa: N818
-    """The reader's loop calls the model as no greedy search does."""
-
-
-def _counting_model(tokens: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
-    """A model with one output, whatever its input: it counts the ids it was given."""
-
-    def next_logits(ids: Sequence[int]) -> Tensor:
-        ids = [int(index) for index in ids]
-        if not ids:
-            raise _Lost("The model was given no id at all: begin with bos.")
-        if EOS in ids:
-            raise _Lost("The model has generated eos, and you went on: stop there.")
-        if len(ids) > len(tokens):
-            raise _Lost(
-                "Your loop goes on past max_length: cut a model that never ends."
-            )
-        if ids[0] != BOS:
-            raise _Lost(
-                f"The model was given {ids}, without bos in front: give it all ids so "
-                "far, not the last one alone."
-            )
-        if ids != [BOS, *tokens][: len(ids)]:
-            raise _Lost(
-                f"The model was given {ids}, but its most probable tokens so far are "
-                f"{[BOS, *tokens][: len(ids)]}: take the largest logit, and append it."
-            )
-        logits = torch.full((12,), -3.0)
-        logits[tokens[min(len(ids), len(tokens)) - 1]] = 2.0
-        return logits
-
-    return next_logits
-
-
-@exercise
-def check_loop(greedy: Callable[..., Any]) -> Verdict:
-    """Exercise: greedy search for one sentence."""
-    try:
-        answer = greedy(_counting_model(TOKENS), BOS, EOS, 10)
-        answer = [int(index) for index in answer]
-        if answer == [BOS, *TOKENS]:
-            return wrong(
-                "bos and eos are still there: they are no part of the translation."
-            )
-        if answer == [BOS, *TOKENS[:-1]]:
-            return wrong("bos is still there: it is input, not output.")
-        if answer == TOKENS:
-            return wrong("eos is still there: it marks the end, it is not a word.")
-        if answer != TOKENS[:-1]:
-            return wrong(f"The most probable tokens are {TOKENS[:-1]}; got {answer}.")
-        cut = [int(index) for index in greedy(_counting_model([4] * 50), BOS, EOS, 6)]
-    except _Lost as lost:
-        return wrong(str(lost))
-    if len(cut) != 6:
-        return wrong(
-            "A model that never ends should be cut at max_length = 6 ids, got "
-            f"{len(cut)}."
-        )
-    return right("The most probable token, and again, until eos.")
 
 
 @exercise

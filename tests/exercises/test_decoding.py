@@ -8,60 +8,9 @@ import torch
 from bookkit.checks.decoding import (
     check_alpha,
     check_beam_step,
-    check_loop,
     check_score,
     check_top_k,
 )
-
-
-def greedy(next_logits, bos_id, eos_id, max_length, choose=torch.argmax):
-    ids = [bos_id]
-    for _ in range(max_length):
-        best = int(choose(next_logits(ids)))
-        if best == eos_id:
-            break
-        ids.append(best)
-    return ids[1:]
-
-
-def with_symbols(next_logits, bos_id, eos_id, max_length):
-    return [bos_id, *greedy(next_logits, bos_id, eos_id, max_length), eos_id]
-
-
-def with_the_end(next_logits, bos_id, eos_id, max_length):
-    return [*greedy(next_logits, bos_id, eos_id, max_length), eos_id]
-
-
-def with_the_start(next_logits, bos_id, eos_id, max_length):
-    return [bos_id, *greedy(next_logits, bos_id, eos_id, max_length)]
-
-
-def only_the_last(next_logits, bos_id, eos_id, max_length):
-    return greedy(lambda ids: next_logits(ids[-1:]), bos_id, eos_id, max_length)
-
-
-def least_likely(next_logits, bos_id, eos_id, max_length):
-    return greedy(next_logits, bos_id, eos_id, max_length, torch.argmin)
-
-
-def without_start(next_logits, bos_id, eos_id, max_length):
-    return greedy(lambda ids: next_logits(ids[1:]), bos_id, eos_id, max_length)
-
-
-def never_cut(next_logits, bos_id, eos_id, max_length):
-    return greedy(next_logits, bos_id, eos_id, 2 * max_length)
-
-
-def one_too_few(next_logits, bos_id, eos_id, max_length):
-    return greedy(next_logits, bos_id, eos_id, max_length - 1)
-
-
-def never_ending(next_logits, bos_id, eos_id, max_length):
-    return greedy(next_logits, bos_id, eos_id, 10**6)
-
-
-def deaf_to_the_end(next_logits, bos_id, eos_id, max_length):
-    return greedy(next_logits, bos_id, -1, max_length)
 
 
 def filled_in_place(logits, k):
@@ -155,7 +104,6 @@ def always_four(totals, log_probabilities):
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_loop, greedy),
         (check_score, lambda z, w: words(z, w).sum()),
         (check_beam_step, beam_step),
         (check_beam_step, beam_step_by_sorting),
@@ -173,17 +121,6 @@ def test_model_solutions_are_right(check, answer):
 @pytest.mark.parametrize(
     ("check", "answer", "key"),
     [
-        (check_loop, with_symbols, "bos and eos are still there"),
-        (check_loop, with_the_start, "bos is still there"),
-        (check_loop, with_the_end, "eos is still there"),
-        (check_loop, only_the_last, "not the last one alone"),
-        (check_loop, without_start, "begin with bos"),
-        (check_loop, least_likely, "largest logit"),
-        (check_loop, never_cut, "cut at max_length"),
-        (check_loop, one_too_few, "at max_length = 6 ids, got 5"),
-        (check_loop, never_ending, "goes on past max_length"),
-        (check_loop, deaf_to_the_end, "stop there"),
-        (check_loop, lambda n, b, e, m: "words", "gave back text"),
         (check_score, lambda z, w: words(z, w).mean(), "mean"),
         (check_score, words, "not a tensor of shape (3, 1)"),
         (
@@ -251,7 +188,7 @@ def test_wrong_answers_are_named(check, answer, key):
 
 
 @pytest.mark.parametrize(
-    "check", [check_loop, check_score, check_beam_step, check_top_k, check_alpha]
+    "check", [check_score, check_beam_step, check_top_k, check_alpha]
 )
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"
