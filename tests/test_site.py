@@ -34,11 +34,10 @@ VIEWS = [
     if (ROOT / f"{page}.md").exists()
     and "AttentionView(" in (ROOT / f"{page}.md").read_text(encoding="utf-8")
 ]
-TYPESET = "() => window.MathJax?.startup.promise"
 # The inside of a picture is hidden from assistive technology, and the hues of code are
 # looked at on one page alone: without both, axe is ten times as fast.
 PLAIN = """() => {
-  for (const e of document.querySelectorAll("article svg[role=img], mjx-container svg"))
+  for (const e of document.querySelectorAll("article svg[role=img]"))
     e.replaceChildren();
   for (const e of document.querySelectorAll("article pre")) e.textContent = e.innerText;
 }"""
@@ -52,7 +51,7 @@ TOO_WIDE = """() => {
   const found = [...document.querySelectorAll("article *")].filter(e =>
     e.getBoundingClientRect().right > innerWidth + 1
     && e.checkVisibility() && !scrolls(e.parentElement)
-    && !e.closest("mjx-assistive-mml, .headerlink"));
+    && !e.closest(".headerlink, math"));
   const page = document.documentElement.scrollWidth - innerWidth;
   return found.slice(0, 5).map(e => `${e.tagName} .${e.className}`)
     .concat(page > 1 ? [`the page itself, by ${page} px`] : []);
@@ -63,22 +62,20 @@ CUT_OFF = """() => [...document.querySelectorAll("div.cell_input pre, div.math")
   .map(([over, e]) => `${over} px: ${e.innerText.trim().slice(0, 60)}`)"""
 UNTYPESET = r"""() => {
   const all = selector => [...document.querySelectorAll(selector)];
-  const errors = all("[data-mml-node=merror], mjx-merror")
-    .map(e => e.closest("mjx-container").innerText);
-  const missing = all("article .math").filter(e => !e.querySelector("mjx-container"))
+  const missing = all("article div.math").filter(e => !e.querySelector("math"))
     .map(e => e.innerText);
   const words = document.createTreeWalker(
     document.querySelector("article"), NodeFilter.SHOW_TEXT);
   const raw = [];
   while (words.nextNode()) {
     const node = words.currentNode;
-    if (node.parentElement.closest("pre, code, script, style, mjx-container")) continue;
+    if (node.parentElement.closest("pre, code, script, style")) continue;
     if (/\\\(|\\\[|\\begin\{|\$/.test(node.data)) raw.push(node.data.trim());
   }
-  return errors.concat(missing, raw).map(text => text.slice(0, 60));
+  return missing.concat(raw).map(text => text.slice(0, 60));
 }"""
 SILENT = """() => [...document.querySelectorAll("article img, article svg")]
-  .filter(e => !e.closest("mjx-container, button, summary, [aria-hidden=true]"))
+  .filter(e => !e.closest("button, summary, [aria-hidden=true]"))
   .filter(e => !(e.getAttribute("alt") || e.getAttribute("aria-label") || "").trim())
   .map(e => e.outerHTML.slice(0, 80))"""
 BROKEN = """() => [...document.images].filter(i => i.complete && !i.naturalWidth)
@@ -166,7 +163,6 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
     for event, complaint in said.items():
         page.on(event, lambda x, c=complaint: wrong.append(c(x)) if c(x) else None)
     page.goto(f"{home}/{name}.html", wait_until="load")
-    page.evaluate(TYPESET)
     checks = {
         "wider than the screen": TOO_WIDE,
         "not typeset": UNTYPESET,
