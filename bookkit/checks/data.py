@@ -1,8 +1,9 @@
-"""Checks for the exercises of chapter 11, What does a translator read?"""
+"""Checks for the exercises of chapter 11, What does a translator train on?"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bookkit.exercises import (
@@ -10,57 +11,54 @@ from bookkit.exercises import (
     exercise,
     number,
     right,
+    tensor,
     wrong,
 )
 
-PAD, BOS, EOS = 0, 1, 2
-
 
 @exercise
-def check_shift(shift: Callable[[list[list[int]]], Any]) -> Verdict:
-    """Exercise: given and wanted, two rectangles shifted by one."""
-    answer = shift([[7, 8, 9], [5], [6, 4]])
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return wrong("Two tensors are wanted, `given` and `wanted`, as a pair.")
-    if not all(isinstance(part, Tensor) for part in answer):
-        return wrong("Both parts should be tensors of ids: `pad` makes them.")
-    given, wanted = (part.tolist() for part in answer)
-    right_given = [[BOS, 7, 8, 9], [BOS, 5, EOS, PAD], [BOS, 6, 4, EOS]]
-    right_wanted = [[7, 8, 9, EOS], [5, EOS, PAD, PAD], [6, 4, EOS, PAD]]
-    whole = [[BOS, 7, 8, 9, EOS], [BOS, 5, EOS, PAD, PAD], [BOS, 6, 4, EOS, PAD]]
-    no_end = [[BOS, 7, 8, 9], [BOS, 5, PAD, PAD], [BOS, 6, 4, PAD]]
-    if given in (right_given, no_end) and wanted == right_wanted:
-        single = shift([[3]])
-        if [part.tolist() for part in single] == [[[BOS, 3]], [[3, EOS]]]:
-            return right("Each word is wanted one place before it is given.")
-        return wrong("Right for three sentences, but not for one of a single word.")
-    if (given, wanted) in ((right_wanted, right_given), (right_wanted, no_end)):
-        return wrong("`given` and `wanted` are swapped: bos is given, eos is wanted.")
-    if given == wanted:
+def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
+    """Exercise: the padding mask of a batch, from the lengths of its sentences."""
+    lengths = torch.tensor([3, 1, 4])
+    expected = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    answer = tensor(mask_from_lengths(lengths), "a Boolean tensor")
+    if answer.shape == (4, 3):
         return wrong(
-            "`given` and `wanted` are the same: the decoder is handed the very word "
-            "that it should say, and learns to copy. Shift by one."
+            "It is transposed: sentences are rows, positions are columns, so the "
+            "shape is (batch, longest)."
         )
-    if answer[0].shape != answer[1].shape:
-        shapes = f"{tuple(answer[0].shape)} and {tuple(answer[1].shape)}"
-        return wrong(f"Both rectangles should have one shape, got {shapes}.")
-    if not any(EOS in row for row in wanted):
-        return wrong("No eos is wanted, so the model would never learn to stop.")
-    if given == whole[:-1] or wanted == whole[1:]:
+    if answer.shape == (3, 5) or answer.shape == (3, 3):
         return wrong(
-            "You cut off a sentence, not a word: the rows are sentences, the words "
-            "stand along the second axis."
+            f"The shape is {tuple(answer.shape)}, for (3, 4): the longest sentence has "
+            "4 words, and the positions are 0, 1, 2, 3."
         )
-    if any(BOS in row for row in wanted):
-        return wrong("bos is wanted: but it is only given, nobody ever says it.")
-    if not all(row[0] == BOS for row in given):
-        return wrong("A row of `given` does not begin with bos.")
-    if any(row[-1] == EOS and PAD in row for row in wanted):
+    if answer.shape != expected.shape:
+        return wrong(f"The shape is {tuple(answer.shape)}; it should be (3, 4).")
+    if answer.is_floating_point() or answer.dtype != torch.bool:
+        if answer.bool().equal(expected):
+            return wrong(
+                f"The right positions, but as {answer.dtype}. A mask is Boolean: a "
+                "comparison makes one."
+            )
+        return wrong(f"A mask is Boolean, not {answer.dtype}.")
+    if answer.equal(~expected):
+        return wrong("It is inverted: True marks words, False marks padding.")
+    positions = torch.arange(4)
+    if answer.equal(positions <= lengths[:, None]):
         return wrong(
-            "Padding stands before eos. Frame each sentence with bos and eos first, "
-            "then pad."
+            "One position too many in each row: positions count from 0, so a sentence "
+            "of 3 words has positions 0, 1 and 2."
         )
-    return wrong(f"For the targets [7, 8, 9], [5], [6, 4] you gave {given}, {wanted}.")
+    if answer.equal(expected.flip(1)):
+        return wrong("The padding is on the left; here it comes after the words.")
+    if not answer.equal(expected):
+        return wrong(f"For lengths [3, 1, 4] you gave {answer.int().tolist()}.")
+    other = tensor(mask_from_lengths(torch.tensor([2, 2])), "a Boolean tensor")
+    if other.shape != (2, 2) or not other.all():
+        return wrong(
+            "Right for lengths [3, 1, 4], but not for [2, 2], without padding."
+        )
+    return right("A position holds a word as long as it is smaller than the length.")
 
 
 @exercise
@@ -88,7 +86,7 @@ def check_waste(
         ),
         float(
             positions - words
-        ): "That is the number of wasted places, not their share.",
+        ): "That is the number of padded positions, not their share.",
         100 * (1 - words / positions): "That is in per cent: a share is at most 1.",
     }
     for value, message in known.items():
@@ -97,51 +95,126 @@ def check_waste(
                 return wrong(message)
             if abs(number(waste([4, 4], [[0], [1]]))) > 1e-6:
                 return wrong("Two sentences in batches of their own waste nothing.")
-            return right("Positions are paid for, words are what you get.")
+            return right("Every position is computed, and only the words count.")
     return wrong(
-        f"For lengths {lengths} and batches {batches} the share is {words} words in "
-        f"{positions} positions, so 0.30 is wasted; got {answer:.2f}."
+        f"For lengths {lengths} and batches {batches} there are {words} words in "
+        f"{positions} positions, so the share is 0.30; got {answer:.2f}."
     )
 
 
 @exercise
-def check_split(split: Callable[[list[list[str]], str, str], Any]) -> Verdict:
-    """Exercise: hold out the sentences in which two words meet."""
-    text = (
-        "Jane visite Rome en mai|Paul visite Rome|Luc est fatigué en mai|"
-        "Jane va à Paris en juin|en mai , Marie habite à Rome|le maire aime Rome"
+def check_duplicates(
+    without_duplicates: Callable[[list[list[str]], list[list[str]]], Any],
+) -> Verdict:
+    """Exercise: leave out training sentences that a test sentence nearly equals."""
+    test = [
+        line.split()
+        for line in ("Jane visite Rome en mai", "Paul aime les chats", "Luc dort")
+    ]
+    kinds = {
+        "same": ["Paul aime les chats"],
+        "one": ["Jane visite Rome en juin", "Luc aime les chats", "Luc mange"],
+        "shorter": ["Jane visite Rome", "Jane visite Rome en"],
+        "longer": ["Luc dort en mai", "Paul aime les chats noirs"],
+        "two": ["Luc visite Paris en mai", "Paul veut les chiens"],
+        "order": ["mai en Rome visite Jane", "les chats aime Paul"],
+        "other": ["Marie est contente"],
+    }
+    sentences = {kind: [one.split() for one in kinds[kind]] for kind in kinds}
+    training = [words for part in sentences.values() for words in part]
+    answer = without_duplicates(training, test)
+    kept = [list(words) for words in answer]
+    if any(words not in training for words in kept):
+        return wrong("Some of the sentences that you return are not in training.")
+
+    def lost(kind: str) -> bool:
+        return any(words not in kept for words in sentences[kind])
+
+    def stays(kind: str) -> bool:
+        return any(words in kept for words in sentences[kind])
+
+    if not stays("other"):
+        if stays("same"):
+            return wrong("Swapped: you return what should be left out.")
+        return wrong("A sentence that shares no word with the test may stay.")
+    if stays("one"):
+        if stays("same"):
+            return wrong("Sentences that stand in the test set are still in training.")
+        return wrong(
+            "Only equal sentences are gone. One that differs from a test sentence in a "
+            "single word gives it away nearly as well."
+        )
+    if stays("same"):
+        return wrong(
+            "A test sentence itself is still in training: zero words that differ are "
+            "fewer than one."
+        )
+    if lost("shorter") or lost("longer"):
+        return wrong(
+            "A sentence with more or fewer words than any that it resembles may stay. "
+            "`zip` stops at the end of the shorter one, and sets of words have no "
+            "length: compare the lengths first."
+        )
+    if lost("order"):
+        return wrong(
+            "The same words in another order differ in several places. Compare "
+            "position by position, not sets of words."
+        )
+    if lost("two"):
+        return wrong("Sentences that differ in two words may stay.")
+    if sorted(kept) != sorted(w for w in training if w in kept):
+        return wrong("Each training sentence may come once.")
+    return right("What stays has at least two words that no test sentence gives away.")
+
+
+@exercise
+def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
+    """Exercise: token batches from the longest sentences down."""
+    lengths, budget = [3, 9, 2, 6, 4, 9, 3, 5, 2, 6, 12, 1], 12
+    answer = longest_first(list(lengths), budget)
+    batches = [[int(index) for index in batch] for batch in answer]
+    if not all(batches):
+        return wrong("One of the batches is empty.")
+    flat = [index for batch in batches for index in batch]
+    if sorted(flat) != list(range(len(lengths))):
+        if sorted(flat) == sorted(lengths):
+            return wrong("These are lengths. Return the sentences' indices.")
+        missing = set(range(len(lengths))) - set(flat)
+        if missing and len(set(flat)) == len(flat) and set(flat) < {*range(12)}:
+            return wrong(
+                f"The sentences {sorted(missing)} are in no batch: is the last batch "
+                "forgotten?"
+            )
+        return wrong("Every index should come exactly once.")
+    widths = [max(lengths[index] for index in batch) for batch in batches]
+    for batch, width in zip(batches, widths, strict=True):
+        words = sum(lengths[index] for index in batch)
+        if len(batch) * width > budget:
+            if words <= budget:
+                return wrong(
+                    f"A batch of lengths {[lengths[i] for i in batch]} has "
+                    f"{words} words, but {len(batch)} × {width} = {len(batch) * width} positions, for "
+                    f"{budget}. Padding counts too: multiply by the longest."
+                )
+            return wrong(
+                f"A batch has {len(batch)} × {width} = {len(batch) * width} positions, "
+                f"more than {budget}. The longest of a batch is its first sentence, "
+                "not the newcomer."
+            )
+    if widths == sorted(widths) != sorted(widths, reverse=True):
+        return wrong("The shortest come first. Here the longest should.")
+    if widths != sorted(widths, reverse=True):
+        return wrong("A batch is wider than the one before it: sort by length first.")
+    best = [[12], [9], [9], [6, 6], [5, 4], [3, 3, 2, 2], [1]]
+    if len(batches) > len(best):
+        return wrong(
+            f"{len(batches)} batches, where {len(best)} are enough: a batch may have "
+            f"exactly {budget} positions, and takes sentences until the next would be "
+            "too many."
+        )
+    positions = sum(len(b) * w for b, w in zip(batches, widths, strict=True))
+    if positions > sum(len(group) * max(group) for group in best):
+        return wrong(f"{positions} positions: similar lengths should share a batch.")
+    return right(
+        "The first batch is the widest, so that memory fails at once or never."
     )
-    sentences = [line.split() for line in text.split("|")]
-    answer = split([list(words) for words in sentences], "Rome", "mai")
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return wrong("Two lists are wanted, training and test, as a pair.")
-    training, test = ([list(words) for words in part] for part in answer)
-    met = [words for words in sentences if "Rome" in words and "mai" in words]
-    rest = [words for words in sentences if words not in met]
-    spelt = [words for words in sentences if "Rome" in words and "mai" in str(words)]
-    either = [words for words in sentences if "Rome" in words or "mai" in words]
-    ordered = [words for words in met if words.index("Rome") < words.index("mai")]
-    if sorted(training) == sorted(rest) and sorted(test) == sorted(met):
-        return right("Each word is taught, and their meeting is not.")
-    if sorted(test) == sorted(rest) and sorted(training) == sorted(met):
-        return wrong("Training and test are swapped.")
-    if sorted(test) == sorted(spelt):
-        return wrong(
-            "You looked for letters: *maire* holds *mai* and is another word. Look "
-            "among the words of the list."
-        )
-    if sorted(test) == sorted(either):
-        return wrong(
-            "You hold out sentences with either word, so training teaches neither. "
-            "Only the meeting of both is to be new."
-        )
-    if sorted(test) == sorted(ordered):
-        return wrong(
-            "The words may meet in either order: *en mai, … à Rome* counts too."
-        )
-    if sorted(training + test) != sorted(sentences):
-        return wrong("Every sentence should be used exactly once.")
-    if any(words in met for words in training):
-        leaked = " ".join(next(words for words in training if words in met))
-        return wrong(f"A sentence of the test has leaked into training: {leaked}.")
-    return wrong("The test holds sentences in which the two words do not meet.")

@@ -1,36 +1,27 @@
 """The exercises of chapter 11: right answers pass, likely wrong ones are named."""
 
+import numpy as np
 import pytest
 import torch
 
-from bookkit.checks.data import check_shift, check_split, check_waste
-from transformer.data import BOS, EOS, pad
+from bookkit.checks.data import (
+    check_duplicates,
+    check_lengths,
+    check_tokens,
+    check_waste,
+)
+from transformer.text.batches import split_by_tokens
 
 
-def framed(targets):
-    return pad([[BOS, *target, EOS] for target in targets])
+def mask(lengths):
+    return torch.arange(int(lengths.max()))[None] < lengths[:, None]
 
 
-def shift(targets):
-    return framed(targets)[:, :-1], framed(targets)[:, 1:]
-
-
-def shift_without_end(targets):
-    return pad([[BOS, *t] for t in targets]), pad([[*t, EOS] for t in targets])
-
-
-def end_last(targets):
-    given = pad([[BOS, *t] for t in targets])
-    end = torch.full((len(targets), 1), EOS)
-    return given, torch.cat((given[:, 1:], end), dim=1)
-
-
-def written_into(targets):
-    for target in targets:
-        target.insert(0, BOS)
-        target.append(EOS)
-    rows = pad(targets)
-    return rows[:, :-1], rows[:, 1:]
+def mask_by_rows(lengths):
+    result = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.bool)
+    for row, length in enumerate(lengths.tolist()):
+        result[row, :length] = True
+    return result
 
 
 def waste(lengths, batches):
@@ -45,26 +36,63 @@ def positions(lengths, batches):
     return sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
 
 
-def split_if(rule):
-    def split(sentences, first, second):
-        test = [words for words in sentences if rule(words, first, second)]
-        return [words for words in sentences if words not in test], test
+def keep_unless(near):
+    def without(training, test):
+        return [one for one in training if not any(near(one, other) for other in test)]
 
-    return split
+    return without
 
 
-def both(sentence, first, second):
-    return first in sentence and second in sentence
+def changed(one, other):
+    return sum(a != b for a, b in zip(one, other, strict=False))
+
+
+def near_duplicate(one, other):
+    return len(one) == len(other) and changed(one, other) <= 1
+
+
+def by_gaps(training, test):
+    def gaps(one):
+        return {(*one[:i], None, *one[i + 1 :]) for i in range(len(one))}
+
+    known = set().union(*map(gaps, test))
+    return tuple(tuple(one) for one in training if not gaps(one) & known)
+
+
+def fill(fits, sort=lambda n: -n):
+    """Greedy filling; `fits` is asked about a batch's lengths with the newcomer."""
+
+    def longest_first(lengths, batch_tokens):
+        batches = []
+        for index in sorted(range(len(lengths)), key=lambda i: sort(lengths[i])):
+            last = [lengths[i] for i in batches[-1]] if batches else []
+            if last and fits([*last, lengths[index]], batch_tokens):
+                batches[-1].append(index)
+            else:
+                batches.append([index])
+        return batches
+
+    return longest_first
+
+
+def rectangle(group, budget):
+    return len(group) * max(group) <= budget
+
+
+longest_first = fill(rectangle)
 
 
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_shift, shift),
-        (check_shift, shift_without_end),
+        (check_lengths, mask),
+        (check_lengths, mask_by_rows),
+        (check_lengths, lambda n: ~(torch.arange(n.max().item()) >= n.unsqueeze(1))),
         (check_waste, waste),
-        (check_split, split_if(both)),
-        (check_split, lambda *a: list(split_if(both)(*a))),
+        (check_duplicates, keep_unless(near_duplicate)),
+        (check_duplicates, by_gaps),
+        (check_tokens, longest_first),
+        (check_tokens, lambda n, b: [np.array(x) for x in longest_first(n, b)]),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -74,30 +102,19 @@ def test_model_solutions_are_right(check, answer):
 @pytest.mark.parametrize(
     ("check", "answer", "key"),
     [
-        (check_shift, lambda t: shift(t)[::-1], "swapped"),
-        (check_shift, lambda t: (framed(t), framed(t)), "same"),
-        (check_shift, lambda t: (framed(t)[:, :-1], framed(t)), "one shape"),
-        (check_shift, lambda t: (pad([[BOS, *x] for x in t]),) * 2, "same"),
+        (check_lengths, lambda n: torch.arange(4) <= n[:, None], "One position too"),
+        (check_lengths, lambda n: ~mask(n), "inverted"),
+        (check_lengths, lambda n: mask(n).T, "transposed"),
+        (check_lengths, lambda n: mask(n).int(), "A mask is Boolean"),
+        (check_lengths, lambda n: mask(n).float(), "A mask is Boolean"),
+        (check_lengths, lambda n: mask(n).flip(1), "on the left"),
         (
-            check_shift,
-            lambda t: (pad([[BOS, *x] for x in t]), pad([[*x, 0] for x in t])),
-            "never learn to stop",
+            check_lengths,
+            lambda n: torch.arange(int(n.max()) + 1) < n[:, None],
+            "positions are 0, 1, 2, 3",
         ),
-        (
-            check_shift,
-            lambda t: (framed(t)[:, :-1], framed(t)[:, :-1] * 1 + 0),
-            "same",
-        ),
-        (
-            check_shift,
-            lambda t: (pad([[*x, EOS] for x in t]), framed(t)[:, :-1]),
-            "swapped",
-        ),
-        (check_shift, lambda t: framed(t), "pair"),
-        (check_shift, lambda t: (framed(t)[:-1], framed(t)[1:]), "cut off a sentence"),
-        (check_shift, lambda t: (t, t), "be tensors"),
-        (check_shift, end_last, "Padding stands before eos"),
-        (check_shift, written_into, "changed `targets` in place"),
+        (check_lengths, lambda n: torch.arange(4) < n[:, None], "without padding"),
+        (check_lengths, lambda n: mask(n).tolist(), "not a list"),
         (check_waste, lambda n, b: words(n, b) / positions(n, b), "share of words"),
         (
             check_waste,
@@ -113,29 +130,64 @@ def test_model_solutions_are_right(check, answer):
         (check_waste, lambda n, b: positions(n, b) - words(n, b), "not their share"),
         (check_waste, lambda n, b: 100 * waste(n, b), "per cent"),
         (check_waste, lambda n, b: f"{waste(n, b):.0%}", "without quotes"),
-        (check_split, split_if(lambda s, a, b: a in s or b in s), "either word"),
-        (check_split, lambda *a: split_if(both)(*a)[::-1], "swapped"),
+        (check_duplicates, keep_unless(lambda a, b: a == b), "Only equal"),
         (
-            check_split,
-            split_if(lambda s, a, b: both(s, a, b) and s.index(a) < s.index(b)),
-            "either order",
+            check_duplicates,
+            keep_unless(lambda a, b: len(a) == len(b) and changed(a, b) == 1),
+            "A test sentence itself",
         ),
-        (check_split, lambda s, a, b: (s[:-1], s[-1:]), "leaked"),
-        (check_split, lambda s, a, b: (s, s), "exactly once"),
+        (check_duplicates, keep_unless(lambda a, b: changed(a, b) <= 1), "`zip` stops"),
         (
-            check_split,
-            split_if(lambda s, a, b: a in " ".join(s) and b in " ".join(s)),
-            "looked for letters",
+            check_duplicates,
+            keep_unless(
+                lambda a, b: len(a) == len(b) and len({*a} - {*b}) <= 1,
+            ),
+            "another order",
         ),
+        (
+            check_duplicates,
+            keep_unless(lambda a, b: len(a) == len(b) and changed(a, b) <= 2),
+            "differ in two words",
+        ),
+        (
+            check_duplicates,
+            lambda a, b: [x for x in a if x not in keep_unless(near_duplicate)(a, b)],
+            "Swapped",
+        ),
+        (check_duplicates, lambda a, b: a, "still in training"),
+        (check_duplicates, lambda a, b: [], "may stay"),
+        (
+            check_duplicates,
+            lambda a, b: keep_unless(near_duplicate)(a, b) * 2,
+            "come once",
+        ),
+        (check_tokens, fill(lambda g, b: sum(g) <= b), "Padding counts too"),
+        (
+            check_tokens,
+            fill(lambda g, b: len(g) * g[-1] <= b),
+            "not the newcomer",
+        ),
+        (check_tokens, split_by_tokens, "shortest come first"),
+        (check_tokens, fill(lambda g, b: len(g) * max(g) < b), "exactly 12"),
+        (check_tokens, lambda n, b: [[i] for i in range(len(n))], "sort by length"),
+        (check_tokens, lambda n, b: longest_first(n, b)[:-1], "forgotten"),
+        (
+            check_tokens,
+            lambda n, b: [[n[i] for i in x] for x in longest_first(n, b)],
+            "Return the sentences' indices",
+        ),
+        (check_tokens, lambda n, b: [[], *longest_first(n, b)], "empty"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):
     verdict = check(answer)
     assert verdict.kind == "wrong"
-    assert key in verdict.message
+    assert key in verdict.message, verdict
 
 
-@pytest.mark.parametrize("check", [check_shift, check_waste, check_split])
+@pytest.mark.parametrize(
+    "check", [check_lengths, check_waste, check_duplicates, check_tokens]
+)
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"
     assert check(lambda *_: ...).kind == "unanswered"

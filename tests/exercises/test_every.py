@@ -55,8 +55,8 @@ def answers(chapter, tag):
     names |= {"rotation": rotation, "KINDS": ["person", "action", "place", "time"]}
     for part in transformer.__all__:
         names[part] = getattr(transformer, part)
-    for part in ("BOS", "EOS", "PAD", "pad"):
-        names[part] = getattr(importlib.import_module("transformer.data"), part)
+    for part in ("BOS_ID", "EOS_ID", "PAD_ID"):
+        names[part] = getattr(importlib.import_module("transformer.text.words"), part)
     for name, check in vars(module).items():
         if name.startswith("check_"):
             names[name] = lambda answer, check=check: found.append((check, answer))

@@ -24,12 +24,6 @@ __all__ = [
 ]
 
 
-PAD_ID = 0
-BOS_ID = 1
-EOS_ID = 2
-SPECIAL_SYMBOLS = ("<pad>", "<bos>", "<eos>")
-
-
 def tokenize(sentence: str) -> list[str]:
     """Tokenize: words and punctuation; what is elided is a word of its own: l' Afrique.
 
@@ -58,6 +52,12 @@ def detokenize(words: Iterable[str]) -> str:
     """Join words to a sentence: close the gaps, begin with a capital."""
     text = " ".join(words).replace("' ", "'").replace(" ,", ",")
     return text[:1].upper() + text[1:]
+
+
+PAD_ID = 0
+BOS_ID = 1
+EOS_ID = 2
+SPECIAL_SYMBOLS = ("<pad>", "<bos>", "<eos>")
 
 
 class UnknownWordError(ValueError):
