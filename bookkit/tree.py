@@ -1,4 +1,4 @@
-"""A tree of unfinished sentences that the reader can walk: mouse, touch or keyboard."""
+"""The hypotheses of a beam search as a tree: mouse, touch or keyboard."""
 
 import hashlib
 import html
@@ -13,11 +13,11 @@ _CELL, _ROW, _BOX = 76, 66, (70, 38)
 
 
 class Branch(NamedTuple):
-    """A word, behind the beginning that it continues.
+    """A word, and the hypothesis that it continues.
 
-    `parent` is the place of that beginning in the list of branches, or None where the
+    `parent` is the index of that hypothesis in the list of branches, or None where the
     word is the first. `chance` is the word's own probability there, `total` that of
-    the whole beginning.
+    the whole hypothesis.
     """
 
     word: str
@@ -44,7 +44,7 @@ class BeamTree:
         self,
         branches: Sequence[Branch],
         answer: int,
-        title: str = "The beam, turn by turn",
+        title: str = "The beam, step by step",
         start: str = "bos",
     ) -> None:
         if not 0 <= answer < len(branches):
@@ -73,7 +73,7 @@ class BeamTree:
         return f"BeamTree({len(self.branches)} branches in {max(self.turns)} turns)"
 
     def words(self, place: int | None) -> list[str]:
-        """The words of a beginning, the first one first."""
+        """The words of a hypothesis, the first one first."""
         found: list[str] = []
         while place is not None:
             found.append(self.branches[place].word)
@@ -89,7 +89,7 @@ class BeamTree:
             fate += "; this is the answer"
         return (
             f"“{before}” → “{branch.word}”: probability {_short(branch.chance)} here, "
-            f"{_short(branch.total)} for the whole beginning. "
+            f"{_short(branch.total)} for the whole hypothesis. "
             f"{fate[0].upper()}{fate[1:]}."
         )
 
@@ -149,8 +149,9 @@ class BeamTree:
         first = _node(root, self.start, "", "beam-root")
         drawing = "\n".join((*edges, first, *nodes))
         about = (
-            f"{self.title}. A tree of {max(self.turns)} turns, best branches left; "
-            "arrow keys: up to the beginning, down to its continuation, left and right."
+            f"{self.title}. A tree of {max(self.turns)} steps, best branches left; "
+            "arrow keys: up to the shorter hypothesis, down to its continuation, left "
+            "and right."
         )
         return _PAGE.substitute(
             key=hashlib.sha256(f"{drawing}{self.title}".encode()).hexdigest()[:10],
