@@ -21,9 +21,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from plain import PlainTransformer, SmoothedLoss  # noqa: E402
 
-from transformer.data import PAD, Batch  # noqa: E402
+from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import Transformer, TransformerConfig  # noqa: E402
+from transformer.multi_head import KeysValues, MultiHeadAttention  # noqa: E402
 from transformer.positional import sinusoids  # noqa: E402
+from transformer.text.batches import Batch  # noqa: E402
+from transformer.text.words import BOS_ID, EOS_ID, PAD_ID  # noqa: E402
+from transformer.training.fast_loss import chunked_loss  # noqa: E402
 
 SIZES: dict[str, dict[str, int]] = {
     "smoke": {"words": 50, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1},
@@ -65,10 +69,79 @@ def our_model(size: str, dropout: float = 0.1, longest: int = 1024) -> Transform
     )
 
 
-def torchs_loss(logits: Tensor, wanted: Tensor) -> Tensor:
+def our_loss(model: Transformer, batch: Batch, chunk_size: int = 512) -> Tensor:
+    """The package's forward pass and chunked loss, as its training has them."""
+    memory = model.encode(batch.source)
+    source_mask = padding_mask(batch.source, PAD_ID)
+    hidden = model.decode(batch.decoder_input, memory, source_mask)
+    return chunked_loss(
+        hidden, model.output.weight, batch.labels, chunk_size=chunk_size
+    )
+
+
+class PackedAttention(MultiHeadAttention):
+    """Self-attention with one product for query, key and value: no hook sees it."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        maps = self.query_proj, self.key_proj, self.value_proj
+        weight = torch.cat([each.weight for each in maps])
+        bias = torch.cat([each.bias for each in maps])
+        packed = F.linear(query, weight, bias)
+        split = (self._split(part) for part in packed.chunk(3, dim=-1))
+        heads = F.scaled_dot_product_attention(*split, mask)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
+
+
+class CausalAttention(MultiHeadAttention):
+    """Causal self-attention by a flag of PyTorch's kernel instead of a mask."""
+
+    def attend(
+        self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None
+    ) -> Tensor:
+        queries = self._split(self.query_proj(query))
+        heads = F.scaled_dot_product_attention(queries, *keys_values, is_causal=True)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
+
+
+def replace_self_attention(model: Transformer, kind: type, encoder: bool) -> None:
+    """Give the decoder, and the encoder if asked to, another self-attention."""
+    layers = [*model.decoder.layers, *(model.encoder.layers if encoder else ())]
+    for layer in layers:
+        layer.self_attention.__class__ = kind
+
+
+def maskless_loss(
+    model: Transformer, batch: Batch, padded: bool, chunk_size: int = 512
+) -> Tensor:
+    """`our_loss` of a model with causal attention; only padded sources are masked."""
+    mask = padding_mask(batch.source, PAD_ID) if padded else None
+    x = model.position(model.source_embedding(batch.source))
+    memory = model.encoder(x, mask)
+    x = model.position(model.target_embedding(batch.decoder_input))
+    hidden = model.decoder(x, memory, mask)
+    return chunked_loss(
+        hidden, model.output.weight, batch.labels, chunk_size=chunk_size
+    )
+
+
+def step_flops(size: str, sentences: int, length: int) -> float:
+    """Operations of a training step: two for each weight and token, thrice in all.
+
+    Of attention to earlier tokens only half of the square is counted.
+    """
+    of = SIZES[size]
+    width, layers = of["d_model"], of["layers"]
+    weights = layers * (12 * width**2 + 4 * width * of["d_ff"]) + width * of["words"]
+    attention = 2.5 * layers * 2 * length * width
+    return 6.0 * sentences * length * (weights + attention)
+
+
+def torchs_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """PyTorch's own smoothed loss, over what is no padding."""
     return F.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=0.1
+        logits.flatten(0, 1), labels.flatten(), ignore_index=PAD_ID, label_smoothing=0.1
     )
 
 
@@ -95,14 +168,14 @@ class TorchTransformer(nn.Module):
         self.register_buffer("table", sinusoids(1024, of["d_model"]), persistent=False)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Words and places, summed."""
+        """Embeddings and positions, summed."""
         x = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)
         return self.dropout(x + self.table[: ids.size(1)])
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward(self, source: Tensor, target: Tensor, padded: bool = True) -> Tensor:
         length = target.size(1)
         causal = torch.ones(length, length, dtype=torch.bool, device=source.device)
-        padding = source == PAD
+        padding = source == PAD_ID if padded else None
         x = self.stacks(
             self.embed(source),
             self.embed(target),
@@ -138,10 +211,10 @@ def marian(size: str, dropout: float = 0.1) -> Any:
         share_encoder_decoder_embeddings=True,
         tie_word_embeddings=True,
         max_position_embeddings=1024,
-        pad_token_id=0,
-        bos_token_id=1,
-        decoder_start_token_id=1,
-        eos_token_id=2,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        decoder_start_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
         forced_eos_token_id=None,
     )
     return transformers.MarianMTModel(config)
@@ -165,15 +238,19 @@ def x_transformer(size: str, dropout: float = 0.1) -> Any:
             f"{side}_attn_flash": True,
         }
     return XTransformer(
-        dim=of["d_model"], tie_token_emb=True, pad_value=0, ignore_index=0, **sides
+        dim=of["d_model"],
+        tie_token_emb=True,
+        pad_value=PAD_ID,
+        ignore_index=PAD_ID,
+        **sides,
     )
 
 
-def learner(name: str, size: str) -> tuple[nn.Module, Loss]:
-    """A model and its loss on a batch.
+def peer(name: str, size: str) -> tuple[nn.Module, Loss]:
+    """Another library's model and its loss on a batch.
 
     Raises:
-        ValueError: for a name that nobody has.
+        ValueError: for a name that no library has.
     """
     if name == "plain":
         of = SIZES[size]
@@ -186,38 +263,40 @@ def learner(name: str, size: str) -> tuple[nn.Module, Loss]:
             dropout=0.1,
         )
         divergence = SmoothedLoss(of["words"])
-        return model, lambda b: divergence(model(b.source, b.given), b.wanted)
+        return model, lambda b: divergence(model(b.source, b.decoder_input), b.labels)
     if name == "torch.nn.Transformer":
         model = TorchTransformer(size)
-        return model, lambda b: torchs_loss(model(b.source, b.given), b.wanted)
+        return model, lambda b: torchs_loss(model(b.source, b.decoder_input), b.labels)
     if name == "Marian":
         model = marian(size)
 
         def loss(batch: Batch) -> Tensor:
-            said = model(
+            output = model(
                 input_ids=batch.source,
-                attention_mask=(batch.source != PAD).long(),
-                decoder_input_ids=batch.given,
+                attention_mask=(batch.source != PAD_ID).long(),
+                decoder_input_ids=batch.decoder_input,
                 use_cache=False,
             )
-            return torchs_loss(said.logits, batch.wanted)
+            return torchs_loss(output.logits, batch.labels)
 
         return model, loss
     if name == "x-transformers":
         model = x_transformer(size)
 
         def loss(batch: Batch) -> Tensor:
-            mask = batch.source != PAD
+            mask = batch.source != PAD_ID
             memory = model.encoder(batch.source, mask=mask, return_embeddings=True)
-            logits = model.decoder.net(batch.given, context=memory, context_mask=mask)
-            return torchs_loss(logits, batch.wanted)
+            logits = model.decoder.net(
+                batch.decoder_input, context=memory, context_mask=mask
+            )
+            return torchs_loss(logits, batch.labels)
 
         return model, loss
-    raise ValueError(f"nobody is called {name!r}")
+    raise ValueError(f"no contestant is called {name!r}")
 
 
 def ctranslate2_model(model: Transformer, folder: Path) -> None:
-    """Our weights as a model that CTranslate2 reads, so that both say the same."""
+    """Our weights as a CTranslate2 model: both must find the same tokens."""
     import numpy as np
     from ctranslate2.specs import TransformerSpec, common_spec
 

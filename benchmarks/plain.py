@@ -71,13 +71,13 @@ class Layer(nn.Module):
     ) -> Tensor:
         x = self.norms[0](x + self.dropout(self.attention(x, x, x, mask)))
         if self.cross is not None:
-            said = self.cross(x, memory, memory, memory_mask)
-            x = self.norms[1](x + self.dropout(said))
+            attended = self.cross(x, memory, memory, memory_mask)
+            x = self.norms[1](x + self.dropout(attended))
         return self.norms[-1](x + self.dropout(self.feed_forward(x)))
 
 
 class PlainTransformer(nn.Module):
-    """Encoder, decoder, one table of words for source, target and output."""
+    """Encoder, decoder, one embedding table for source, target and output."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class PlainTransformer(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Words and places, summed."""
+        """Embeddings and positions, summed."""
         x = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)
         return self.dropout(x + self.table[: ids.size(1)])
 
     def forward(self, source: Tensor, target: Tensor, pad: int = 0) -> Tensor:
         source_mask = (source != pad)[:, None, None, :]
-        may_see = torch.ones(
+        causal_mask = torch.ones(
             target.size(1), target.size(1), device=target.device
         ).tril()
-        target_mask = (target != pad)[:, None, None, :] & (may_see == 1)
+        target_mask = (target != pad)[:, None, None, :] & (causal_mask == 1)
         memory = self.embed(source)
         for layer in self.encoder:
             memory = layer(memory, source_mask)
@@ -126,19 +126,19 @@ class PlainTransformer(nn.Module):
 
 
 class SmoothedLoss(nn.Module):
-    """Label smoothing as a divergence from a target written out for every word."""
+    """Label smoothing as a divergence from a target written out for every token."""
 
     def __init__(self, words: int, smoothing: float = 0.1, pad: int = 0) -> None:
         super().__init__()
         self.words, self.smoothing, self.pad = words, smoothing, pad
         self.divergence = nn.KLDivLoss(reduction="sum")
 
-    def forward(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        log_chances = logits.log_softmax(dim=-1).flatten(0, 1)
-        wanted = wanted.flatten()
-        target = torch.full_like(log_chances, self.smoothing / self.words)
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        log_probs = logits.log_softmax(dim=-1).flatten(0, 1)
+        labels = labels.flatten()
+        target = torch.full_like(log_probs, self.smoothing / self.words)
         target.scatter_add_(
-            1, wanted[:, None], torch.full_like(target[:, :1], 1 - self.smoothing)
+            1, labels[:, None], torch.full_like(target[:, :1], 1 - self.smoothing)
         )
-        target = target.masked_fill((wanted == self.pad)[:, None], 0.0)
-        return self.divergence(log_chances, target) / (wanted != self.pad).sum()
+        target = target.masked_fill((labels == self.pad)[:, None], 0.0)
+        return self.divergence(log_probs, target) / (labels != self.pad).sum()

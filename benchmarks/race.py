@@ -37,6 +37,22 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def accelerator(device: Any) -> dict[str, Any]:
+    """The name of a torch.device's GPU, its memory and libraries."""
+    if device.type != "cuda":
+        return {"device": device.type}
+    import torch
+
+    of = torch.cuda.get_device_properties(device)
+    return {
+        "device": of.name,
+        "memory_gb": round(of.total_memory / 1e9, 1),
+        "capability": f"{of.major}.{of.minor}",
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
 def made(threads: Sequence[int], minutes: float, note: str) -> dict[str, Any]:
     """Where, when and with what a benchmark ran."""
     versions = {}
@@ -84,10 +100,10 @@ class Contestant:
             text=True,
             env=env,
         )
-        self.notes = self.hear()
+        self.notes = self.receive()
 
-    def hear(self) -> dict[str, Any]:
-        """The next thing it says; what libraries print is passed by."""
+    def receive(self) -> dict[str, Any]:
+        """The next line of results; what libraries print is passed by."""
         assert self.process.stdout
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -99,13 +115,14 @@ class Contestant:
         assert self.process.stdin
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
-        return self.hear()
+        return self.receive()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the process."""
-        assert self.process.stdin
+        assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def serve(turn: Turn, notes: Mapping[str, Any]) -> None:
@@ -115,12 +132,12 @@ def serve(turn: Turn, notes: Mapping[str, Any]) -> None:
     have taken memory and caches away, and getting them back is nobody's speed.
     """
     turn()
-    say({**notes, "ready": True})
+    send({**notes, "ready": True})
     for _ in sys.stdin:
         turn()
         started, worked = time.perf_counter(), time.process_time()
         tokens = turn()
-        say(
+        send(
             {
                 "seconds": time.perf_counter() - started,
                 "processor_seconds": time.process_time() - worked,
@@ -130,7 +147,7 @@ def serve(turn: Turn, notes: Mapping[str, Any]) -> None:
         )
 
 
-def say(what: Mapping[str, Any]) -> None:
+def send(what: Mapping[str, Any]) -> None:
     """One line to whoever asked."""
     print(json.dumps(dict(what)), flush=True)
 
@@ -156,7 +173,7 @@ def race(
                 field[name].turns.append(field[name].turn())
     finally:
         for one in field.values():
-            one.leave()
+            one.close()
     return {name: summary(one.turns, one.notes) for name, one in field.items()}
 
 

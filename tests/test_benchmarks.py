@@ -1,0 +1,89 @@
+"""The benchmarks run, tiny, on any machine; what they compare computes the same."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import gpu  # noqa: E402
+import peers  # noqa: E402
+import race  # noqa: E402
+import training  # noqa: E402
+
+
+@pytest.mark.plain
+def test_the_gpus_benchmark_runs_whole_where_there_is_no_gpu(tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "gpu.py", "--smoke", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "gpu-smoke.json").read_text("utf-8"))
+    parts = found["parts"]
+    assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
+    assert {"kernels", "training", "training, compiled", "decoding"} <= set(parts)
+    for case in ("float32, batch 2", "bfloat16, batch 2"):
+        assert parts["decoding"][case]["same tokens"]
+    assert found["made"]["versions"]["torch"] == torch.__version__
+    assert found["made"]["device"] == "cpu"
+
+
+def test_without_a_gpu_its_benchmark_says_so_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
+    assert gpu.main() == 2
+    assert capsys.readouterr().err.startswith("no GPU here: --smoke")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", [rung for rung in training.LADDER if rung not in ("plain", "fused Adam")]
+)
+def test_every_rung_of_our_ladder_has_the_same_loss_and_gradient(name):
+    batch = training.random_batches("smoke", in_order=False)[0]
+    assert (batch.source == 0).any()
+    torch.manual_seed(0)
+    model, loss = training.our_rung(name, "smoke")
+    torch.manual_seed(0)
+    expected = peers.our_model("smoke")
+    for each in (model, expected):
+        each.eval()
+    loss(batch).backward()
+    other = peers.our_loss(expected, batch)
+    other.backward()
+    torch.testing.assert_close(loss(batch), other)
+    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_tutorials_model_and_pytorchs_have_a_loss_on_our_batches():
+    batch = training.random_batches("smoke", in_order=True)[0]
+    for name in ("plain", "torch.nn.Transformer"):
+        model, loss = peers.peer(name, "smoke")
+        ours = peers.our_model("smoke")
+        count = [sum(p.numel() for p in each.parameters()) for each in (model, ours)]
+        assert count[0] == count[1], name
+        assert loss(batch).isfinite()
+    with pytest.raises(ValueError, match="no contestant is called 'nobody'"):
+        peers.peer("nobody", "smoke")
+
+
+@pytest.mark.plain
+def test_a_race_goes_round_by_round():
+    script = ROOT / "benchmarks" / "training.py"
+    task = {"size": "smoke", "bf16": False, "in_order": True, "formula": True}
+    tasks = {name: {**task, "name": name} for name in ("ours", "three projections")}
+    field = race.race(str(script), tasks, 1, False, rounds=2)
+    for each in field.values():
+        assert len(each["rounds"]) == 2
+        assert each["tokens_per_second"] > 0
+    assert set(race.ratios(field, "ours")) == {"three projections"}
