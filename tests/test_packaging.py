@@ -70,7 +70,11 @@ def code_of(path: Path) -> str:
 
 @pytest.mark.parametrize("folder", NEEDS)
 def test_every_import_is_declared(folder: str) -> None:
-    files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.ipynb")]
+    files = [
+        path
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".ipynb") and ".venv" not in path.parts
+    ]
     known = declared(NEEDS[folder])
     homes = packages_distributions()
     undeclared = set()
