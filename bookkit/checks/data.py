@@ -193,8 +193,9 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
             if words <= budget:
                 return wrong(
                     f"A batch of lengths {[lengths[i] for i in batch]} has "
-                    f"{words} words, but {len(batch)} × {width} = {len(batch) * width} positions, for "
-                    f"{budget}. Padding counts too: multiply by the longest."
+                    f"{words} words, but {len(batch)} × {width} = "
+                    f"{len(batch) * width} positions, for {budget}. Padding "
+                    "counts too: multiply by the longest."
                 )
             return wrong(
                 f"A batch has {len(batch)} × {width} = {len(batch) * width} positions, "
