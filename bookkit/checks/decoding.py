@@ -80,11 +80,9 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         order = scores.flatten().argsort(descending=True)[:3].tolist()
         return [divmod(index, 4) for index in order]
 
+    answer = beam_step(totals.clone(), logs.clone())
     try:
-        rows, tokens = beam_step(totals.clone(), logs.clone())
-        rows, tokens = (
-            torch.as_tensor(each).flatten().tolist() for each in (rows, tokens)
-        )
+        rows, tokens = (torch.as_tensor(each).flatten().tolist() for each in answer)
     except (TypeError, ValueError):
         return wrong("Return two tensors, the rows and the tokens.")
     if len(rows) != 3 or len(tokens) != 3:
