@@ -17,7 +17,7 @@ def on_the_page() -> dict[str, str]:
     """Each name on the API page, and the module that it is documented in."""
     found: dict[str, str] = {}
     module = ""
-    directive = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
+    directive = re.compile(r"^\.\. (currentmodule|auto\w+|py:data):: (\S+)$", re.MULTILINE)
     page = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
     for kind, name in directive.findall(page):
         if kind == "currentmodule":
