@@ -28,30 +28,32 @@ from race import keep, processor  # noqa: E402
 
 from transformer import (  # noqa: E402
     Head,
+    TrainingConfig,
     Translator,
+    ablate_heads,
     all_heads,
     attention_maps,
     exact_match,
     make_batch,
-    padding_mask,
     phrasebook_examples,
     phrasebook_model,
+    phrasebook_tokenizers,
     sample_pairs,
-    switched_off,
-    to_examples,
     train,
-    vocabularies,
 )
-from transformer.data import PAD  # noqa: E402
+from transformer.text.words import PAD_ID  # noqa: E402
 
 CHAPTER = ROOT / "book" / "14-attention-maps.md"
 RESULTS = ROOT / "benchmarks" / "results" / "attention_maps.json"
-ASKS = 0.2  # a score from which on we say that a head asks
+ASKS = 0.2  # the score from which on a head counts as an owner head
 
 
 def chapters_measures() -> dict[str, Any]:
     """The functions in the chapter's cells tagged `measure`, and what they need."""
-    space: dict[str, Any] = {"attention_maps": attention_maps}
+    space: dict[str, Any] = {
+        "attention_maps": attention_maps,
+        "ablate_heads": ablate_heads,
+    }
     for cell in jupytext.read(CHAPTER, fmt="md:myst").cells:
         tags = cell.metadata.get("tags", [])
         if cell.cell_type == "code" and (not space.get("F") or "measure" in tags):
@@ -60,16 +62,16 @@ def chapters_measures() -> dict[str, Any]:
 
 
 def trained(seed: int, folder: Path | None) -> Translator:
-    """A translator trained by the shipped recipe from another seed."""
+    """A translator trained as the shipped one, from another seed."""
     path = folder / f"seed-{seed}.safetensors" if folder else None
     if path and path.exists():
         return Translator.load(path)
     model = phrasebook_model(seed)
-    for now in train(model, phrasebook_examples(), seed=seed):
+    examples = phrasebook_examples(sample_pairs(50_000, seed=0))
+    for now in train(model, examples, TrainingConfig(seed=seed)):
         if now.step % 100 == 0:
-            left = f"{now.seconds_left:.0f} s left"
-            print(f"  seed {seed}: step {now.step} of {now.total}, {left}", flush=True)
-    translator = Translator(model, *vocabularies())
+            print(f"  seed {seed}: step {now.step} of {now.total_steps}", flush=True)
+    translator = Translator(model, *phrasebook_tokenizers())
     if path:
         translator.save(path)
     return translator
@@ -88,62 +90,63 @@ def rounded(value: Any) -> Any:
 
 def measured(translator: Translator, chapter: dict[str, Any]) -> dict[str, Any]:
     """What the chapter measures of one model."""
-    model, words = translator.model, (translator.source, translator.target)
-    held_out = to_examples(sample_pairs(300, seed=5, held_out=True), *words)
-    sample = make_batch(to_examples(sample_pairs(200, seed=7, held_out=None), *words))
+    model = translator.model
+    held_out = phrasebook_examples(sample_pairs(300, seed=5, held_out=True))
+    sample = make_batch(phrasebook_examples(sample_pairs(200, seed=7, held_out=None)))
     score = chapter["question_scores"]
 
-    trips, at = chapter["prepared"](translator, chapter["trips"]())
-    looks = attention_maps(model, trips.source, trips.given).encoder
-    real = trips.source != PAD
+    trips, at = chapter["with_roles"](chapter["trips"]())
+    weights = attention_maps(model, trips.source, trips.decoder_input).encoder
+    real = trips.source != PAD_ID
     note = {
-        f"{asks} asks {answers}": rounded(
-            score(looks, real, at[asks], at[answers]).max().item()
+        f"{query} asks {key}": rounded(
+            score(weights, real, at[query], at[key]).max().item()
         )
-        for asks in ("where", "what")
-        for answers in at
-        if asks != answers
+        for query in ("where", "what")
+        for key in at
+        if query != key
     }
 
-    owned, at = chapter["prepared"](translator, chapter["belongings"]())
-    maps = attention_maps(model, owned.source, owned.given)
-    whose = score(maps.encoder, owned.source != PAD, at["whose"], at["who"])
-    askers = [Head("encoder", *place) for place in (whose > ASKS).nonzero().tolist()]
+    owned, at = chapter["with_roles"](chapter["belongings"]())
+    maps = attention_maps(model, owned.source, owned.decoder_input)
+    whose = score(maps.encoder, owned.source != PAD_ID, at["whose"], at["who"])
+    found = (whose > ASKS).nonzero().tolist()
+    owner_heads = [Head("encoder", *each) for each in found]
 
-    @torch.no_grad()
-    def told(*heads: Head, hide: str = "") -> float:
-        rows = torch.arange(len(owned.source))
-        source, shown = owned.source.clone(), padding_mask(owned.source, PAD)
-        if hide:
-            shown[rows, 0, 0, at["who"]] = False
-        if hide == "everybody":
-            source[rows, at["who"]] = PAD
-        with switched_off(model, *heads):
-            hidden = model.decode(owned.given, model.encode(source), shown)
-            logits = model.output(hidden)
-        right = chapter["told_apart"](translator, logits, owned.wanted)
-        return rounded(right.double().mean().item())
+    def his_or_her(*heads: Head) -> dict[str, float]:
+        return chapter["his_or_her_without"](model, owned, *heads)
+
+    def told_apart(*heads: Head) -> float:
+        found = his_or_her(*heads)
+        return rounded((found["his right"] + found["her right"]) / 2)
 
     alone = {}
     for head in all_heads(model):
-        with switched_off(model, head):
-            alone["{} {} {}".format(*head)] = [
-                rounded(exact_match(model, held_out)),
-                told(head),
-            ]
-    kept = (sample.wanted != PAD).flatten()
+        with ablate_heads(model, head):
+            exact = rounded(exact_match(model, held_out))
+        alone["{} {} {}".format(*head)] = [exact, told_apart(head)]
+
+    position = torch.arange(owned.source.size(1))
+    owner, sa = (position == at[role][:, None] for role in ("who", "whose"))
+    trials = {
+        "words": chapter["exchanged"](model, owned, sa & ~sa, words_so_far=True),
+        "owner": chapter["exchanged"](model, owned, owner),
+        "all but sa": chapter["exchanged"](model, owned, ~sa),
+        "sa": chapter["exchanged"](model, owned, sa),
+    }
+    kept = (sample.labels != PAD_ID).flatten()
     return {
         "exact": rounded(exact_match(model, held_out)),
-        "told_apart": told(),
+        "told_apart": told_apart(),
         "note": note,
         "whose": rounded(whose),
-        "askers": [list(head) for head in askers],
-        "told_apart_without_askers": told(*askers),
-        "told_apart_owner_hidden_from_decoder": told(hide="decoder"),
-        "told_apart_owner_hidden_from_everybody": told(hide="everybody"),
+        "askers": [list(head) for head in owner_heads],
+        "told_apart_without_askers": told_apart(*owner_heads),
+        "without_askers": rounded(his_or_her(*owner_heads)),
+        "exchanged": rounded(trials),
         "known_of_africa": {
             role: rounded(shares)
-            for role, shares in chapter["known_of_africa"](translator).items()
+            for role, shares in chapter["known_of_africa"](model).items()
         },
         "without_one_head": alone,
         "explained": {

@@ -82,6 +82,15 @@ def attention_maps(
     return AttentionMaps(*(torch.stack(weights, 1) for weights in found.values()))
 
 
+def _zero_head(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
+    def hook(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        heads = inputs[0].unflatten(-1, (count, -1)).clone()
+        heads[..., number, :] = 0
+        return heads.flatten(-2)
+
+    return hook
+
+
 class Head(NamedTuple):
     """One head: its kind (encoder, masked or cross), layer and number, from 0."""
 
@@ -128,12 +137,3 @@ def ablate_heads(model: Transformer, *heads: Head) -> Iterator[None]:
             )
             afterwards.callback(hook.remove)
         yield
-
-
-def _zero_head(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
-    def hook(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-        heads = inputs[0].unflatten(-1, (count, -1)).clone()
-        heads[..., number, :] = 0
-        return heads.flatten(-2)
-
-    return hook

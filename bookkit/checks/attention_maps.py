@@ -1,4 +1,4 @@
-"""Checks for the exercises of chapter 14, What does it look at?"""
+"""Checks for the exercises of chapter 14, What do the heads attend to?"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,40 +16,40 @@ def _some_weights(*shape: int, seed: int) -> Tensor:
 
 @exercise
 def check_score(score: Callable[..., Any]) -> Verdict:
-    """Exercise: the weight on the answer, beyond an even share."""
+    """Exercise: the weight from query word to key word, beyond an even share."""
     lengths = torch.tensor([4, 6, 5])
     weights = _some_weights(3, 2, 6, 6, seed=1)
     for sentence, length in enumerate(lengths.tolist()):
         weights[sentence, ..., length:] = 0
     weights = weights / weights.sum(dim=-1, keepdim=True)
-    asks, answers = torch.tensor([1, 3, 4]), torch.tensor([2, 0, 1])
+    queries, keys = torch.tensor([1, 3, 4]), torch.tensor([2, 0, 1])
     sentences = torch.arange(3)
-    given = weights[sentences, :, asks, answers]
-    turned = weights[sentences, :, answers, asks]
+    found = weights[sentences, :, queries, keys]
+    turned = weights[sentences, :, keys, queries]
     luck = (1 / lengths)[:, None]
-    expected = (given - luck).mean(dim=0)
-    answer = score(weights, asks, answers, lengths)
+    expected = (found - luck).mean(dim=0)
+    answer = score(weights, queries, keys, lengths)
     if near(answer, expected):
-        return right("More than its share: that is a question asked.")
+        return right("Above zero, a head attends to the key word more than evenly.")
     mistakes = {
-        "Rows and columns are swapped: the row belongs to the word that asks.": (
+        "Rows and columns are swapped: the row belongs to the query word.": (
             (turned - luck).mean(dim=0)
         ),
-        "The same word asks and answers: a row and a column have an index each.": (
-            (weights[sentences, :, asks, asks] - luck).mean(dim=0)
+        "The same word is query and key: a row and a column have an index each.": (
+            (weights[sentences, :, queries, queries] - luck).mean(dim=0)
         ),
-        "An even share was added: take it away.": (given + luck).mean(dim=0),
-        "Nothing is taken away: an even share would already score.": given.mean(dim=0),
+        "An even share was added: take it away.": (found + luck).mean(dim=0),
+        "Nothing is taken away: an even share would already score.": found.mean(dim=0),
         "Padding gets no weight, so an even share is one over the sentence's own "
-        "length, not over the batch's.": (given - 1 / 6).mean(dim=0),
+        "length, not over the batch's.": (found - 1 / 6).mean(dim=0),
         "The heads are averaged: each has a score of its own.": expected.mean(),
-        "The sentences are not averaged yet: one score for each head.": given - luck,
+        "The sentences are not averaged yet: one score for each head.": found - luck,
         "The sign is turned: more than an even share should be above zero.": -expected,
     }
-    every = weights[:, :, asks, answers]
+    every = weights[:, :, queries, keys]
     crossed = (
-        "Each sentence was read at the places of all three. Index the sentences as "
-        "well: weights[torch.arange(len(weights)), :, asks, answers]."
+        "Each sentence was read at the positions of all three. Index the sentences as "
+        "well: weights[torch.arange(len(weights)), :, queries, keys]."
     )
     for guess in (every, every - 1 / lengths):
         if any(near(answer, x) for x in (guess, guess.mean(0), guess.mean((0, 2)))):
@@ -57,7 +57,7 @@ def check_score(score: Callable[..., Any]) -> Verdict:
     return wrong(explain(answer, expected, mistakes))
 
 
-def _places(values: Tensor) -> Tensor:
+def _ranks(values: Tensor) -> Tensor:
     return values.argsort().argsort().double()
 
 
@@ -80,7 +80,7 @@ def check_ranks(rank_correlation: Callable[[Tensor, Tensor], Any]) -> Verdict:
         found = [measure(one, other) for one, other in cases]
         return torch.stack([torch.as_tensor(x).double().squeeze() for x in found])
 
-    expected = of(lambda one, other: _correlation(_places(one), _places(other)))
+    expected = of(lambda one, other: _correlation(_ranks(one), _ranks(other)))
     answer = of(rank_correlation)
     if near(answer, expected):
         return right("Only the order counts, not the distances.")
@@ -94,7 +94,7 @@ def check_ranks(rank_correlation: Callable[[Tensor, Tensor], Any]) -> Verdict:
             _correlation
         ),
         "argsort gives the order, not the ranks: it says which value comes first, not "
-        "in which place a value comes. Sort its answer once more.": of(
+        "how many come before a value. Sort its result once more.": of(
             lambda one, other: _correlation(
                 one.argsort().double(), other.argsort().double()
             )
@@ -102,12 +102,12 @@ def check_ranks(rank_correlation: Callable[[Tensor, Tensor], Any]) -> Verdict:
         "One of the two is ranked the other way round: the sign is turned.": -expected,
         "The ranks are not centred: subtract their mean first.": of(
             lambda one, other: torch.cosine_similarity(
-                _places(one) + 1, _places(other) + 1, dim=0
+                _ranks(one) + 1, _ranks(other) + 1, dim=0
             )
         ),
         "The ranks are not centred: subtract their mean first. ": of(
             lambda one, other: torch.cosine_similarity(
-                _places(one), _places(other), dim=0
+                _ranks(one), _ranks(other), dim=0
             )
         ),
     }
@@ -131,7 +131,7 @@ def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdi
     expected = cross @ high @ low
     answer = followed(cross, layers)
     if near(answer, expected):
-        return right("From the word that is said, down to the words that were read.")
+        return right("From the target token, down to the source words.")
     mistakes = {
         "The layers are in the wrong order: the way leads down, from the highest "
         "layer to the lowest.": cross @ low @ high,
@@ -150,14 +150,42 @@ def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdi
     return wrong(explain(answer, expected, mistakes))
 
 
+def _as_tensor(answer: Any) -> Any:
+    """A list or tuple of numbers as one tensor; anything else as it is."""
+    if isinstance(answer, tuple | list):
+        return torch.stack([torch.as_tensor(one).double().squeeze() for one in answer])
+    return answer
+
+
 @exercise
-def check_hidden(word: Any) -> Verdict:
-    """Exercise: what the decoder says when it may not look at the owner."""
-    said = word.strip().strip(".'\"").lower() if isinstance(word, str) else ""
-    if said == "her":
-        return right("Before anything is hidden, sa has been told whose car it is.")
-    if said == "his":
-        return wrong("The encoder has read Alice, and sa carries the answer since.")
-    if said in ("its", "the", "a", "my", "their"):
-        return wrong("It still sees sa, which is somebody's: his or her.")
-    return wrong("Type one English word, his or her, in quotes.")
+def check_each(accuracy_of_each: Callable[[Tensor, Tensor], Any]) -> Verdict:
+    """Exercise: the accuracy on each of two labels."""
+    labels = torch.tensor([0, 1, 1, 0, 1, 0, 1, 1, 0, 1])
+    predicted = torch.tensor([0, 0, 1, 0, 1, 1, 0, 1, 0, 1])
+    same = (predicted == labels).double()
+
+    def of(groups: Tensor) -> Tensor:
+        return torch.stack([same[groups == label].mean() for label in (0, 1)])
+
+    expected = of(labels)
+    answer = _as_tensor(accuracy_of_each(predicted, labels))
+    mistakes = {
+        "You grouped by the prediction: that says how far to trust a prediction "
+        "(precision). Group by the label.": of(predicted),
+        "Each is divided by all examples: divide by those with that label.": (
+            torch.stack([same[labels == i].sum() for i in (0, 1)]) / len(labels)
+        ),
+        "That is one accuracy for both labels, and a coin may have the same: give "
+        "each label its own.": same.mean(),
+        "These are the shares of the predictions: how many of them are right?": (
+            torch.stack([(predicted == i).double().mean() for i in (0, 1)])
+        ),
+        "The two are in the wrong order: label 0 comes first.": expected.flip(0),
+        "These are error rates: an accuracy counts what is right.": 1 - expected,
+    }
+    if not near(answer, expected):
+        return wrong(explain(answer, expected, mistakes))
+    constant = _as_tensor(accuracy_of_each(torch.zeros_like(labels), labels))
+    if not near(constant, torch.tensor([1.0, 0.0])):
+        return wrong("A model that always predicts 0 should have 1 and 0.")
+    return right("A constant has 1 and 0, a coin about a half twice: now they differ.")

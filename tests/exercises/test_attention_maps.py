@@ -4,26 +4,26 @@ import pytest
 import torch
 
 from bookkit.checks.attention_maps import (
+    check_each,
     check_followed,
-    check_hidden,
     check_ranks,
     check_score,
 )
 
 
-def given(weights, asks, answers):
-    return weights[torch.arange(len(weights)), :, asks, answers]
+def found(weights, queries, keys):
+    return weights[torch.arange(len(weights)), :, queries, keys]
 
 
-def score(weights, asks, answers, lengths):
-    return (given(weights, asks, answers) - 1 / lengths[:, None]).mean(dim=0)
+def score(weights, queries, keys, lengths):
+    return (found(weights, queries, keys) - 1 / lengths[:, None]).mean(dim=0)
 
 
-def score_by_loop(weights, asks, answers, lengths):
-    found = [
-        weights[s, :, asks[s], answers[s]] - 1 / lengths[s] for s in range(len(asks))
+def score_by_loop(weights, queries, keys, lengths):
+    scores = [
+        weights[s, :, queries[s], keys[s]] - 1 / lengths[s] for s in range(len(queries))
     ]
-    return torch.stack(found).mean(dim=0)
+    return torch.stack(scores).mean(dim=0)
 
 
 def correlation(one, other):
@@ -31,7 +31,7 @@ def correlation(one, other):
     return (one @ other) / (one.norm() * other.norm())
 
 
-def places(values):
+def ranks(values):
     return values.argsort().argsort().double()
 
 
@@ -41,45 +41,61 @@ def followed(cross, layers, own=1.0, divide=2.0, down=True):
     return cross
 
 
+def each(predicted, labels, group=None):
+    group = labels if group is None else group
+    right = (predicted == labels).double()
+    return torch.stack([right[group == label].mean() for label in (0, 1)])
+
+
+def each_by_loop(predicted, labels):
+    right, count = [0, 0], [0, 0]
+    for one, label in zip(predicted.tolist(), labels.tolist(), strict=True):
+        right[label] += one == label
+        count[label] += 1
+    return [one / all_ for one, all_ in zip(right, count, strict=True)]
+
+
 RIGHT = [
     (check_score, score),
     (check_score, score_by_loop),
-    (check_ranks, lambda a, b: correlation(places(a), places(b))),
-    (check_ranks, lambda a, b: correlation(places(a), places(b)).item()),
-    (check_ranks, lambda a, b: correlation(places(-a), places(-b))),
+    (check_ranks, lambda a, b: correlation(ranks(a), ranks(b))),
+    (check_ranks, lambda a, b: correlation(ranks(a), ranks(b)).item()),
+    (check_ranks, lambda a, b: correlation(ranks(-a), ranks(-b))),
     (check_followed, followed),
-    (check_hidden, "her"),
-    (check_hidden, " Her."),
+    (check_each, each),
+    (check_each, lambda p, y: each(p, y).tolist()),
+    (check_each, lambda p, y: tuple(each(p, y))),
+    (check_each, each_by_loop),
 ]
 
 WRONG = [
     (check_score, lambda w, a, b, n: score(w, b, a, n), "swapped"),
-    (check_score, lambda w, a, b, n: given(w, a, b).mean(0), "taken away"),
-    (check_score, lambda w, a, b, n: given(w, a, b).mean(0) - 1 / 6, "Padding"),
+    (check_score, lambda w, a, b, n: found(w, a, b).mean(0), "taken away"),
+    (check_score, lambda w, a, b, n: found(w, a, b).mean(0) - 1 / 6, "Padding"),
     (check_score, lambda w, a, b, n: score(w, a, b, n).mean(), "heads are averaged"),
     (
         check_score,
-        lambda w, a, b, n: given(w, a, b) - 1 / n[:, None],
+        lambda w, a, b, n: found(w, a, b) - 1 / n[:, None],
         "sentences are not averaged",
     ),
     (check_score, lambda w, a, b, n: -score(w, a, b, n), "sign"),
     (check_score, lambda w, a, b, n: w, "shape"),
-    (check_score, lambda w, a, b, n: score(w, a, a, n), "The same word asks"),
+    (check_score, lambda w, a, b, n: score(w, a, a, n), "The same word is query"),
     (check_score, lambda w, a, b, n: 3 * score(w, a, b, n), "3 times"),
     (
         check_score,
-        lambda w, a, b, n: (given(w, a, b) + 1 / n[:, None]).mean(0),
+        lambda w, a, b, n: (found(w, a, b) + 1 / n[:, None]).mean(0),
         "share was added",
     ),
-    (check_score, lambda w, a, b, n: w[:, :, a, b].mean(0), "places of all three"),
+    (check_score, lambda w, a, b, n: w[:, :, a, b].mean(0), "positions of all three"),
     (
         check_score,
         lambda w, a, b, n: (w[:, :, a, b] - 1 / n).mean((0, 2)),
-        "places of all three",
+        "positions of all three",
     ),
     (
         check_score,
-        lambda w, a, b, n: given(w, a, b).mean(0) - 1 / n,
+        lambda w, a, b, n: found(w, a, b).mean(0) - 1 / n,
         "keepdim",
     ),
     (check_score, lambda w, a, b, n: 0.5, "tensor"),
@@ -89,23 +105,23 @@ WRONG = [
         lambda a, b: correlation(a.argsort().double(), b.argsort().double()),
         "once more",
     ),
-    (check_ranks, lambda a, b: correlation(places(-a), places(b)), "other way"),
+    (check_ranks, lambda a, b: correlation(ranks(-a), ranks(b)), "other way"),
     (
         check_ranks,
-        lambda a, b: torch.cosine_similarity(places(a) + 1, places(b) + 1, dim=0),
+        lambda a, b: torch.cosine_similarity(ranks(a) + 1, ranks(b) + 1, dim=0),
         "centred",
     ),
     (
         check_ranks,
-        lambda a, b: torch.cosine_similarity(places(a), places(b), dim=0),
+        lambda a, b: torch.cosine_similarity(ranks(a), ranks(b), dim=0),
         "centred",
     ),
     (check_ranks, lambda a, b: 0.0, "off by"),
-    (check_ranks, lambda a, b: correlation(places(a), places(a)), "with itself"),
-    (check_ranks, lambda a, b: places(a) @ places(b), "between −1 and 1"),
+    (check_ranks, lambda a, b: correlation(ranks(a), ranks(a)), "with itself"),
+    (check_ranks, lambda a, b: ranks(a) @ ranks(b), "between −1 and 1"),
     (
         check_ranks,
-        lambda a, b: torch.corrcoef(torch.stack((places(a), places(b)))),
+        lambda a, b: torch.corrcoef(torch.stack((ranks(a), ranks(b)))),
         "two by two",
     ),
     (check_followed, lambda c, ls: followed(c, ls, down=False), "wrong order"),
@@ -117,9 +133,27 @@ WRONG = [
     (check_followed, lambda c, ls: c, "Nothing is followed"),
     (check_followed, lambda c, ls: c[:1], "shape"),
     (check_followed, lambda c, ls: ls[1] @ c, "want transposing"),
-    (check_hidden, "his", "has read Alice"),
-    (check_hidden, "the", "still sees sa"),
-    (check_hidden, 7, "in quotes"),
+    (check_each, lambda p, y: each(p, y, group=p), "precision"),
+    (check_each, lambda p, y: (p == y).double().mean(), "one accuracy"),
+    (check_each, lambda p, y: (p == y).double().mean().item(), "tensor"),
+    (check_each, lambda p, y: each(p, y).flip(0), "wrong order"),
+    (check_each, lambda p, y: 1 - each(p, y), "error rates"),
+    (check_each, lambda p, y: each(p, torch.ones_like(y)), "NaN"),
+    (
+        check_each,
+        lambda p, y: [((p == y) & (y == i)).sum() / len(y) for i in (0, 1)],
+        "divide by those",
+    ),
+    (
+        check_each,
+        lambda p, y: [(p == i).double().mean() for i in (0, 1)],
+        "shares of the predictions",
+    ),
+    (
+        check_each,
+        lambda p, y: [each(p, y)[0], each(p, y)[1] if p.any() else 1.0],
+        "always predicts 0",
+    ),
 ]
 
 
@@ -135,11 +169,12 @@ def test_mistake_is_named(check, answer, words):
     assert words in verdict
 
 
-@pytest.mark.parametrize("check", [check_score, check_ranks, check_followed])
+@pytest.mark.parametrize(
+    "check", [check_score, check_ranks, check_followed, check_each]
+)
 def test_unanswered(check):
     assert repr(check(...)).startswith("○")
     assert repr(check(lambda *_: ...)).startswith("○")
-    assert repr(check_hidden(...)).startswith("○")
 
 
 def test_an_error_becomes_a_verdict():
