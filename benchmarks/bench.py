@@ -2,6 +2,7 @@
 
     python benchmarks/bench.py            # an hour or two, on a quiet machine
     python benchmarks/bench.py --quick    # tiny models alone, one thread, few rounds
+    python benchmarks/bench.py --smoke    # smaller still, one round: does it still run?
     python benchmarks/bench.py --draw     # draw your results again
 
 What was measured goes to benchmarks/results/here/, and chapter 15 shows it beside what
@@ -27,8 +28,8 @@ THERE = HERE / ".venv"
 def install() -> str:
     """A virtual environment with the others in it; the path of its Python."""
     python = THERE / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    wanted, note = (HERE / "requirements.txt").read_text("utf-8"), THERE / ".installed"
-    if not note.is_file() or note.read_text("utf-8") != wanted:
+    needed, note = (HERE / "requirements.txt").read_text("utf-8"), THERE / ".installed"
+    if not note.is_file() or note.read_text("utf-8") != needed:
         print(f"Installing the others into {THERE}: a few minutes the first time.")
         venv.create(THERE, with_pip=True, symlinks=os.name != "nt")
         ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -40,7 +41,7 @@ def install() -> str:
         quiet = ("--quiet", "--disable-pip-version-check")
         names = ("--requirement", str(HERE / "requirements.txt"))
         subprocess.run([python, "-m", "pip", "install", *quiet, *names], check=True)
-        note.write_text(wanted, "utf-8")
+        note.write_text(needed, "utf-8")
     return str(python)
 
 
@@ -95,18 +96,27 @@ def main() -> None:
     ask.add_argument(
         "--quick", action="store_true", help="tiny, one thread, few rounds"
     )
+    ask.add_argument("--smoke", action="store_true", help="smallest, one round")
     ask.add_argument("--draw", action="store_true", help="only draw it again")
     options = ask.parse_args()
+    name = "here/smoke-{}" if options.smoke else "here/{}"
     if not options.draw:
         python = install()
         few = ["--sizes", "tiny", "--threads", "1", "--rounds", "3"]
-        for name in ("training", "decoding"):
-            more = [*(few if options.quick else []), "--out", f"here/{name}"]
-            subprocess.run([python, str(HERE / f"{name}.py"), *more], check=True)
-        compiled = [*few, "--only", "compiled", "--out", "here/compiled"]
-        subprocess.run([python, str(HERE / "training.py"), *compiled], check=True)
-    for name in ("training", "decoding"):
-        draw(f"here/{name}")
+        if options.smoke:
+            few = ["--sizes", "smoke", "--threads", "1", "--rounds", "1"]
+        less = few if options.quick or options.smoke else []
+        runs = {"training": less, "decoding": less}
+        runs["compiled"] = [*few, "--only", "compiled"]
+        if options.smoke:
+            runs["decoding"] = [*less, "--lengths", "16"]
+            del runs["compiled"]  # takes minutes
+        for what, arguments in runs.items():
+            script = HERE / f"{'decoding' if what == 'decoding' else 'training'}.py"
+            command = [python, str(script), *arguments, "--out", name.format(what)]
+            subprocess.run(command, check=True)
+    for what in ("training", "decoding"):
+        draw(name.format(what))
 
 
 if __name__ == "__main__":

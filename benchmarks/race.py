@@ -119,7 +119,8 @@ class Contestant:
 
     def close(self) -> None:
         """End the process."""
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
