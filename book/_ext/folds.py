@@ -134,7 +134,10 @@ def fold_cells(app: Sphinx, doctree: nodes.document) -> None:
                     break
         if not kind:
             continue
-        fold = Fold(kind=kind, opened="heart" in tags)
+        failed = any(
+            "traceback" in node["classes"] for node in cell.findall(nodes.Element)
+        )
+        fold = Fold(kind=kind, opened="heart" in tags or failed)
         cell.replace(code, fold)
         fold += [summary, code]
 
@@ -152,11 +155,13 @@ def fold_sections(app: Sphinx, doctree: nodes.document) -> None:
         del section.children[at:]
         words = sum(len(node.astext().split()) for node in body_text(body))
         figures = sum(1 for node in body for _ in node.findall(nodes.figure))
-        about = f"Open this section: {words} words"
+        about = f": {words} words"
         if figures:
             about += f", {figures} figure" + "s" * (figures != 1)
         fold = Fold(kind="deeper", opened=False)
-        fold += Summary("", about)
+        named = nodes.inline("", f" {title.astext()}", classes=["visually-hidden"])
+        fold += Summary("", "", nodes.Text("Open this section"), named)
+        fold[0] += nodes.Text(about)
         fold += body
         section += fold
 

@@ -156,6 +156,26 @@ def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
             shutil.copy(notebook, place)
 
 
+def index_prose(app: Sphinx) -> None:
+    """Let the search index hold what is written, not code, drawings or what ran."""
+    feed = getattr(app.builder, "index_page", None)
+    if feed is None:
+        return
+
+    def lean(page: str, doctree: nodes.document, title: str) -> None:
+        prose = doctree.deepcopy()
+        cells = [
+            node
+            for node in prose.findall(nodes.container)
+            if node.get("nb_element") == "cell_code"
+        ]
+        for node in [*prose.findall(nodes.raw), *cells]:
+            node.parent.remove(node)
+        feed(page, prose, title)
+
+    app.builder.index_page = lean  # type: ignore[attr-defined]
+
+
 class LeanFormatter(HtmlFormatter[str]):
     """Code without marks for what looks like its surroundings: half a page's weight."""
 
@@ -169,6 +189,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register all of it."""
     PygmentsBridge.html_formatter = LeanFormatter
     app.add_role("count", Count())
+    app.connect("builder-inited", index_prose)
     app.connect("doctree-read", require_alt)
     app.connect("html-page-context", dress, priority=900)
     app.connect("html-page-context", mend)

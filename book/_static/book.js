@@ -55,3 +55,77 @@ addEventListener("DOMContentLoaded", () => {
   try { mode = localStorage.getItem("folds") || mode; } catch {}
   choose(mode in opens ? mode : "Read", false);
 });
+
+// The page's own contents: the entry of what is being read is marked, and in view.
+addEventListener("DOMContentLoaded", () => {
+  const list = document.querySelector("#pst-page-toc-nav");
+  const bar = document.querySelector("#pst-secondary-sidebar");
+  if (!list || !bar) return;
+  const links = [...list.querySelectorAll("a[href^='#']")];
+  const sections = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
+  let timer = 0;
+  const mark = () => {
+    if (!bar.offsetParent) return;
+    const read = sections.map((section, i) => [section?.getBoundingClientRect().top ?? 1e9, i])
+      .filter(([top]) => top < innerHeight / 3).pop();
+    links.forEach((link, i) => {
+      const here = Boolean(read) && i === read[1];
+      link.classList.toggle("active", here);
+      if (here) link.setAttribute("aria-current", "location");
+      else link.removeAttribute("aria-current");
+      if (!here) return;
+      const place = link.getBoundingClientRect(), box = bar.getBoundingClientRect();
+      if (place.top < box.top + 60) bar.scrollTop += place.top - box.top - 60;
+      else if (place.bottom > Math.min(box.bottom, innerHeight) - 60) bar.scrollTop += place.bottom - Math.min(box.bottom, innerHeight) + 60;
+    });
+  };
+  const soon = () => { clearTimeout(timer); timer = setTimeout(mark, 120); };
+  for (const event of ["scroll", "hashchange", "resize"]) addEventListener(event, soon, { passive: true });
+  document.addEventListener("toggle", soon, true);
+  soon();
+});
+
+// Keyboards: what scrolls can be reached, copying is left to the mouse (the text can be selected).
+addEventListener("load", () => {
+  for (const button of document.querySelectorAll("button.copybtn")) button.tabIndex = -1;
+  const reach = () => {
+    for (const box of document.querySelectorAll("article div.math, article pre, article .pst-scrollable-table-container, article div.text_html")) {
+      const wide = box.scrollWidth > box.clientWidth + 1 && !box.querySelector("a, button, input, [tabindex]");
+      if (wide) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  reach();
+  addEventListener("resize", reach);
+  document.addEventListener("toggle", reach, true);
+});
+
+// Search: excerpts are sentences; terms of the glossary come first, the API's names last.
+{
+  const improve = () => {
+    if (typeof Search === "undefined" || typeof Scorer === "undefined") return false;
+    Scorer.score = ([docname, , anchor, description, score]) =>
+      description || docname.endsWith("/api") ? score - 60 : anchor ? score + 3 : score;
+    const find = Search._performSearch;
+    Search._performSearch = (query, ...rest) => {
+      const { indexentries, docnames, filenames } = Search._index;
+      const wanted = query.toLowerCase().trim();
+      const terms = Object.entries(indexentries).flatMap(([term, places]) => places
+        .filter(([, id]) => id.startsWith("term-") && wanted.length > 2 && term.toLowerCase().includes(wanted))
+        .map(([file, id]) => [docnames[file], `Glossary: ${term}`, "#" + id, null, 999 - term.length, filenames[file]]));
+      const known = new Set(terms.map((term) => term[2]));
+      const others = find(query, ...rest).filter((result) => !known.has(result[2]));
+      return [...others, ...terms.sort((a, b) => a[4] - b[4])];
+    };
+    Search.htmlToText = (text, anchor) => {
+      const page = new DOMParser().parseFromString(text, "text/html");
+      const at = anchor && page.getElementById(decodeURIComponent(anchor.slice(1)));
+      const part = at?.tagName === "DT" ? at.nextElementSibling : at || page.querySelector("article");
+      if (!part) return "";
+      for (const e of part.querySelectorAll("div.cell, svg, nav, script, style, table, h1, .headerlink, .math, math, .fold-deeper > summary")) e.remove();
+      return part.textContent.replace(/\s+/g, " ");
+    };
+    return true;
+  };
+  if (!improve()) document.addEventListener("DOMContentLoaded", improve);
+}
