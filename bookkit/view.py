@@ -21,8 +21,12 @@ class AttentionView:
     """Attention weights as squares: point at one, or move with the arrow keys.
 
     `weights` is (layers, heads, queries, keys), (heads, queries, keys) or (queries,
-    keys). A weight of exactly zero, as a mask leaves it, is drawn as an empty square.
-    It is one piece of HTML that needs no network, in a page and in a notebook alike.
+    keys). A weight of exactly zero, as a mask leaves it, is drawn as an empty square;
+    of weights that were stored with `digits` decimals a zero says only that it is
+    small. `first_layer` is the number that the first layer goes by; a single layer is
+    named only where it is given. It is one piece of HTML that needs no network, in a
+    page and in a notebook alike; without scripts, and in print, it is a picture of the
+    first head, with the same weights as a table.
 
     Raises:
         ValueError: when the tokens do not fit the weights, or a weight is no weight.
@@ -34,6 +38,8 @@ class AttentionView:
         query_tokens: Sequence[str],
         key_tokens: Sequence[str] | None = None,
         title: str = "Who looks at whom",
+        first_layer: int | None = None,
+        digits: int | None = None,
     ) -> None:
         if not 2 <= weights.dim() <= 4:
             raise ValueError(f"weights need 2 to 4 dimensions, got {weights.dim()}")
@@ -42,6 +48,8 @@ class AttentionView:
         self.queries = list(query_tokens)
         self.keys = list(query_tokens if key_tokens is None else key_tokens)
         self.title = title
+        self.first_layer = first_layer
+        self.digits = digits
         tokens = (len(self.queries), len(self.keys))
         if shape[2:] != tokens:
             raise ValueError(f"weights are for {shape[2:]} tokens, got {tokens}")
@@ -63,16 +71,20 @@ class AttentionView:
         top = 18 + 6 * max(len(token) for token in self.keys)
         width = left + side * keys + top
         about = (
-            f"{self.title}. {queries} queries by {keys} keys; "
-            "the arrow keys move from square to square."
+            f"{self.title}. {queries} queries by {keys} keys. The arrow keys move from "
+            "square to square, Home and End to the first and last key."
         )
-        key = hashlib.sha256(f"{data}{self.title}{self.keys}".encode()).hexdigest()[:10]
+        named = f"{self.title}{self.keys}{self.first_layer}{self.digits}"
+        key = hashlib.sha256(f"{data}{named}".encode()).hexdigest()[:10]
+        unseen = "0" if self.digits is None else f"below {10.0**-self.digits / 2:g}"
         return _PAGE.substitute(
             key=key,
             title=html.escape(self.title),
             label=html.escape(about),
             layers=layers,
             heads=heads,
+            first=self.first_layer or 1,
+            named=json.dumps(layers > 1 or self.first_layer is not None),
             last_layer=layers - 1,
             last_head=heads - 1,
             queries=_script_safe(self.queries),
@@ -82,8 +94,87 @@ class AttentionView:
             top=top,
             side=side,
             width=width,
+            least=f"{width * max(0.85, 24 / side):.0f}",
+            many=" attn-many" if keys > 8 else "",
             height=top + side * queries + 4,
+            still=self._still(left, top, side),
+            say=html.escape(self._say(0, 0)),
+            table=self._table(),
+            unseen=unseen,
+            none="exactly 0" if self.digits is None else unseen,
         )
+
+    def _say(self, query: int, key: int) -> str:
+        """A weight of the first head, in a sentence."""
+        layers, heads = self.weights.shape[:2]
+        weight = self.weights[0, 0, query, key].item()
+        places = []
+        if layers > 1 or self.first_layer is not None:
+            places.append(f"layer {self.first_layer or 1}")
+        if heads > 1:
+            places.append("head 1")
+        where = f" ({', '.join(places)})" if places else ""
+        amount = f"weight {weight:.2f}"
+        if weight == 0:
+            amount = "no weight at all"
+            if self.digits is not None:
+                amount = f"weight below {10.0**-self.digits / 2:g}"
+        elif weight < 1e-3:
+            amount = "weight less than 0.001"
+        return f"“{self.queries[query]}” gives “{self.keys[key]}” {amount}{where}."
+
+    def _still(self, left: int, top: int, side: int) -> str:
+        """The squares of the first head, as the script would draw them."""
+        first = self.weights[0, 0].tolist()
+        parts = [
+            f'<text class="attn-row" x="{left - 8}" '
+            f'y="{top + side * q + side / 2 + 4:g}" text-anchor="end">'
+            f"{html.escape(token)}</text>"
+            for q, token in enumerate(self.queries)
+        ]
+        parts += [
+            f'<text class="attn-col" transform="translate('
+            f'{left + side * k + side / 2 + 4:g} {top - 8}) rotate(-50)">'
+            f"{html.escape(token)}</text>"
+            for k, token in enumerate(self.keys)
+        ]
+        for q, row in enumerate(first):
+            for k, weight in enumerate(row):
+                never = ' class="attn-never"' if weight == 0 else ""
+                parts.append(
+                    f'<rect{never} data-q="{q}" data-k="{k}" x="{left + k * side}" '
+                    f'y="{top + q * side}" width="{side - 2}" height="{side - 2}" '
+                    f'rx="3" style="--w:{6 + 64 * weight:.1f}%"/>'
+                )
+        if side >= 30:
+            parts += [
+                f'<text class="attn-value" x="{left + k * side + side / 2 - 1:g}" '
+                f'y="{top + q * side + side / 2 + 3:g}">'
+                f"{_short(weight)}</text>"
+                for q, row in enumerate(first)
+                for k, weight in enumerate(row)
+            ]
+        return "\n".join(parts)
+
+    def _table(self) -> str:
+        """The weights of the first head, a row for each query."""
+        head = "".join(f"<th scope=col>{html.escape(t)}</th>" for t in self.keys)
+        rows = "\n".join(
+            f"<tr><th scope=row>{html.escape(token)}</th>"
+            + "".join(f"<td>{weight:.3f}</td>" for weight in row)
+            + "</tr>"
+            for token, row in zip(
+                self.queries, self.weights[0, 0].tolist(), strict=True
+            )
+        )
+        return f"<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"
+
+
+def _short(weight: float) -> str:
+    """Two decimals in a square; nothing where a mask left nothing."""
+    if weight == 0:
+        return ""
+    return f"{weight:.2f}".removeprefix("0") if weight < 0.995 else "1.00"
 
 
 def _script_safe(tokens: list[str]) -> str:
