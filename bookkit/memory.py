@@ -72,8 +72,12 @@ class OneNumber:
             f'width="{_BAR:g}" height="{_TALL * state:.1f}"/>'
             for x, (state, _) in zip(places, trail, strict=True)
         )
+        foot = _LOW + _DEEP
         dots = "\n".join(
-            f'<circle cx="{x:g}" cy="{_height(left):.1f}" r="4.5"/>'
+            f'<circle{_off(not _below(left))} cx="{x:g}" '
+            f'cy="{_height(left):.1f}" r="4.5"/>'
+            f"<polygon{_off(_below(left))} "
+            f'points="{x - 5:g},{foot - 5:g} {x + 5:g},{foot - 5:g} {x:g},{foot + 5:g}"/>'
             for x, (_, left) in zip(places, trail, strict=True)
         )
         looks = [1 / (1 + n / math.exp(SCORE)) for n in range(self.words)]
@@ -133,6 +137,7 @@ class OneNumber:
                     "low": _LOW + _DEEP,
                     "decade": (_DEEP - _ONE / 2) / (_DECADES - 1),
                     "score": SCORE,
+                    "least": 1 - _DECADES,
                 }
             ),
         )
@@ -144,6 +149,16 @@ def _height(left: float) -> float:
     if left <= 0:
         return _LOW + _DEEP
     return min(_LOW + _DEEP, _LOW + _ONE / 2 - decade * math.log10(left))
+
+
+def _below(left: float) -> bool:
+    """Whether a gradient is too small for the panel: an arrow stands for it."""
+    return left <= 0 or math.log10(left) < 1 - _DECADES
+
+
+def _off(shown: bool) -> str:
+    """The class of a mark that is not the one to show."""
+    return "" if shown else ' class="one-off"'
 
 
 def _short(value: float) -> str:

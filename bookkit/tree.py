@@ -159,6 +159,7 @@ class BeamTree:
             label=html.escape(about),
             turns=max(self.turns),
             width=width,
+            least=f"{0.85 * width:.0f}",
             height=_ROW * max(self.turns) + tall + 6,
             drawing=drawing,
             best=self.answer,

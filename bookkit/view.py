@@ -82,6 +82,7 @@ class AttentionView:
             title=html.escape(self.title),
             label=html.escape(about),
             layers=layers,
+            of_layers=f" of {layers}" if self.first_layer is None else "",
             heads=heads,
             first=self.first_layer or 1,
             named=json.dumps(layers > 1 or self.first_layer is not None),
@@ -114,7 +115,7 @@ class AttentionView:
         if heads > 1:
             places.append("head 1")
         where = f" ({', '.join(places)})" if places else ""
-        amount = f"weight {weight:.2f}"
+        amount = f"weight {weight:.{3 if weight < 0.095 else 2}f}"
         if weight == 0:
             amount = "no weight at all"
             if self.digits is not None:
