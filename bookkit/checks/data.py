@@ -1,6 +1,6 @@
 """Checks for the exercises of chapter 11, What does a translator train on?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from bookkit.exercises import (
     Verdict,
     exercise,
-    number,
     right,
     tensor,
     wrong,
@@ -59,47 +58,6 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
             "Right for lengths [3, 1, 4], but not for [2, 2], without padding."
         )
     return right("A position holds a word as long as it is smaller than the length.")
-
-
-@exercise
-def check_waste(
-    waste: Callable[[Sequence[int], Sequence[Sequence[int]]], Any],
-) -> Verdict:
-    """Exercise: the share of padding in all batches together."""
-    lengths, batches = [2, 3, 8, 8, 5, 9], [[0, 1, 2, 3], [5, 4]]
-    words, positions, longest = 35, 50, 9 * 6
-    answer = number(waste(lengths, batches), "a share, one number")
-    shares = [1 - 21 / 32, 1 - 14 / 18]
-    known = {
-        1 - words / positions: "",
-        words / positions: "That is the share of words. Padding is the rest.",
-        (positions - words) / words: (
-            "You divided by the words. The share is of all positions, with the padding."
-        ),
-        1 - words / longest: (
-            "You padded every sentence to the longest of all. A batch is only as wide "
-            "as its own longest."
-        ),
-        sum(shares) / 2: (
-            "You took the mean of the batches' shares, so that a small batch counts as "
-            "much as a large one. Add up first, then divide."
-        ),
-        float(
-            positions - words
-        ): "That is the number of padded positions, not their share.",
-        100 * (1 - words / positions): "That is in per cent: a share is at most 1.",
-    }
-    for value, message in known.items():
-        if abs(answer - value) < 1e-6:
-            if message:
-                return wrong(message)
-            if abs(number(waste([4, 4], [[0], [1]]))) > 1e-6:
-                return wrong("Two sentences in batches of their own waste nothing.")
-            return right("Every position is computed, and only the words count.")
-    return wrong(
-        f"For lengths {lengths} and batches {batches} there are {words} words in "
-        f"{positions} positions, so the share is 0.30; got {answer:.2f}."
-    )
 
 
 @exercise

@@ -8,7 +8,6 @@ from bookkit.checks.data import (
     check_duplicates,
     check_lengths,
     check_tokens,
-    check_waste,
 )
 from transformer.text.batches import split_by_tokens
 
@@ -22,18 +21,6 @@ def mask_by_rows(lengths):
     for row, length in enumerate(lengths.tolist()):
         result[row, :length] = True
     return result
-
-
-def waste(lengths, batches):
-    return 1 - words(lengths, batches) / positions(lengths, batches)
-
-
-def words(lengths, batches):
-    return sum(lengths[i] for batch in batches for i in batch)
-
-
-def positions(lengths, batches):
-    return sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
 
 
 def keep_unless(near):
@@ -88,7 +75,6 @@ longest_first = fill(rectangle)
         (check_lengths, mask),
         (check_lengths, mask_by_rows),
         (check_lengths, lambda n: ~(torch.arange(n.max().item()) >= n.unsqueeze(1))),
-        (check_waste, waste),
         (check_duplicates, keep_unless(near_duplicate)),
         (check_duplicates, by_gaps),
         (check_tokens, longest_first),
@@ -115,21 +101,6 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_lengths, lambda n: torch.arange(4) < n[:, None], "without padding"),
         (check_lengths, lambda n: mask(n).tolist(), "not a list"),
-        (check_waste, lambda n, b: words(n, b) / positions(n, b), "share of words"),
-        (
-            check_waste,
-            lambda n, b: positions(n, b) / words(n, b) - 1,
-            "divided by the words",
-        ),
-        (
-            check_waste,
-            lambda n, b: 1 - words(n, b) / (max(n) * len(n)),
-            "longest of all",
-        ),
-        (check_waste, lambda n, b: sum(waste(n, [x]) for x in b) / len(b), "mean of"),
-        (check_waste, lambda n, b: positions(n, b) - words(n, b), "not their share"),
-        (check_waste, lambda n, b: 100 * waste(n, b), "per cent"),
-        (check_waste, lambda n, b: f"{waste(n, b):.0%}", "without quotes"),
         (check_duplicates, keep_unless(lambda a, b: a == b), "Only equal"),
         (
             check_duplicates,
@@ -185,9 +156,7 @@ def test_wrong_answers_are_named(check, answer, key):
     assert key in verdict.message, verdict
 
 
-@pytest.mark.parametrize(
-    "check", [check_lengths, check_waste, check_duplicates, check_tokens]
-)
+@pytest.mark.parametrize("check", [check_lengths, check_duplicates, check_tokens])
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"
     assert check(lambda *_: ...).kind == "unanswered"
