@@ -6,7 +6,6 @@ import torch
 from bookkit.checks.attention_maps import (
     check_each,
     check_followed,
-    check_ranks,
     check_score,
 )
 
@@ -24,15 +23,6 @@ def score_by_loop(weights, queries, keys, lengths):
         weights[s, :, queries[s], keys[s]] - 1 / lengths[s] for s in range(len(queries))
     ]
     return torch.stack(scores).mean(dim=0)
-
-
-def correlation(one, other):
-    one, other = one.double() - one.double().mean(), other.double() - other.mean()
-    return (one @ other) / (one.norm() * other.norm())
-
-
-def ranks(values):
-    return values.argsort().argsort().double()
 
 
 def followed(cross, layers, own=1.0, divide=2.0, down=True):
@@ -58,9 +48,6 @@ def each_by_loop(predicted, labels):
 RIGHT = [
     (check_score, score),
     (check_score, score_by_loop),
-    (check_ranks, lambda a, b: correlation(ranks(a), ranks(b))),
-    (check_ranks, lambda a, b: correlation(ranks(a), ranks(b)).item()),
-    (check_ranks, lambda a, b: correlation(ranks(-a), ranks(-b))),
     (check_followed, followed),
     (check_each, each),
     (check_each, lambda p, y: each(p, y).tolist()),
@@ -99,31 +86,6 @@ WRONG = [
         "keepdim",
     ),
     (check_score, lambda w, a, b, n: 0.5, "tensor"),
-    (check_ranks, correlation, "correlation of the values"),
-    (
-        check_ranks,
-        lambda a, b: correlation(a.argsort().double(), b.argsort().double()),
-        "once more",
-    ),
-    (check_ranks, lambda a, b: correlation(ranks(-a), ranks(b)), "other way"),
-    (
-        check_ranks,
-        lambda a, b: torch.cosine_similarity(ranks(a) + 1, ranks(b) + 1, dim=0),
-        "centred",
-    ),
-    (
-        check_ranks,
-        lambda a, b: torch.cosine_similarity(ranks(a), ranks(b), dim=0),
-        "centred",
-    ),
-    (check_ranks, lambda a, b: 0.0, "off by"),
-    (check_ranks, lambda a, b: correlation(ranks(a), ranks(a)), "with itself"),
-    (check_ranks, lambda a, b: ranks(a) @ ranks(b), "between −1 and 1"),
-    (
-        check_ranks,
-        lambda a, b: torch.corrcoef(torch.stack((ranks(a), ranks(b)))),
-        "two by two",
-    ),
     (check_followed, lambda c, ls: followed(c, ls, down=False), "wrong order"),
     (check_followed, lambda c, ls: followed(c, ls, own=0, divide=1), "keeps itself"),
     (check_followed, lambda c, ls: followed(c, ls, divide=1), "more than one"),
@@ -169,9 +131,7 @@ def test_mistake_is_named(check, answer, words):
     assert words in verdict
 
 
-@pytest.mark.parametrize(
-    "check", [check_score, check_ranks, check_followed, check_each]
-)
+@pytest.mark.parametrize("check", [check_score, check_followed, check_each])
 def test_unanswered(check):
     assert repr(check(...)).startswith("○")
     assert repr(check(lambda *_: ...)).startswith("○")
