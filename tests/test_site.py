@@ -176,6 +176,7 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
         wear(page, scheme)
         if state == "open":
             page.evaluate(OPEN)
+            checks.pop("cut off", None)  # what is folded may scroll
         for label, check in checks.items():
             wrong += [f"{label}, {state}: {hit}" for hit in page.evaluate(check)]
     page.evaluate(AXE)
@@ -215,12 +216,13 @@ def test_the_colours_of_code_have_contrast(home: str, page: Page) -> None:
 
 def test_every_chapter_with_a_view_was_found() -> None:
     stems = {Path(name).name[:2] for name in VIEWS}
-    assert {"04", "05", "09", "13"} <= stems
+    assert {"03", "04", "05", "08", "09"} <= stems
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_attention_views_move(home: str, page: Page, name: str) -> None:
     page.goto(f"{home}/{name}.html")
+    page.evaluate(OPEN)
     views = page.locator(".attnview").all()
     assert views
     for view in views:
@@ -260,6 +262,7 @@ def at(cell: Locator) -> tuple[int, int]:
 def test_views_on_one_page_are_independent(home: str, page: Page) -> None:
     for name in VIEWS:
         page.goto(f"{home}/{name}.html")
+        page.evaluate(OPEN)
         says = page.locator(".attnview [aria-live]")
         if says.count() < 2:
             continue
