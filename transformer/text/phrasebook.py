@@ -615,7 +615,7 @@ def _colours_of(noun: _Noun) -> tuple[_Adjective, ...]:
 
 @functools.cache
 def _frames() -> dict[tuple[str, str], list[_Frame]]:
-    """Every frame of the grammar, by what it speaks of and by its kind of subject."""
+    """Every frame of the grammar, by topic and by kind of subject."""
     found: dict[tuple[str, str], list[_Frame]] = {}
     kinds = {"place": _place_frames, "object": _object_frames, "mood": _mood_frames}
     for kind, make in kinds.items():
