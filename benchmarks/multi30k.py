@@ -13,43 +13,44 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-from transformer.translation import (
-    PRESETS,
+from transformer.text.multi30k import SentencePair, moses_style, read_pairs
+from transformer.text.subwords import (
     SUBWORD_SYMBOLS,
-    UNKNOWN,
-    SentencePair,
-    Subwords,
-    as_tokenized,
-    read_pairs,
+    UNKNOWN_ID,
+    SubwordTokenizer,
 )
+from transformer.training.trainer import PRESETS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "multi30k.json"
 
 
 def by_size(
-    joint: list[str], train: list[SentencePair], val: list[SentencePair], types: int
+    joint: list[str],
+    train: list[SentencePair],
+    val: list[SentencePair],
+    vocab_size: int,
 ) -> dict[str, float]:
-    """How long German sentences are in so many pieces, and how rare the pieces."""
-    subwords = Subwords.learn(joint, types)
+    """How long German sentences are in so many subwords, and how rare these are."""
+    subwords = SubwordTokenizer.train(joint, vocab_size)
     seen = Counter(i for pair in train for side in pair for i in subwords.encode(side))
     words = sum(len(target.split()) for _, target in val)
     pieces = sum(len(subwords.encode(target)) for _, target in val)
-    rare = sum(seen[i] < 10 for i in range(len(SUBWORD_SYMBOLS), subwords.size))
+    rare = sum(seen[i] < 10 for i in range(len(SUBWORD_SYMBOLS), vocab_size))
     return {
-        "types": subwords.size,
+        "types": subwords.vocab_size,
         "pieces_a_word": round(pieces / words, 4),
-        "seen_under_ten_times": round(rare / subwords.size, 4),
+        "seen_under_ten_times": round(rare / subwords.vocab_size, 4),
     }
 
 
 def agrees(folder: str, language: str) -> float:
-    """For which share of the validation sentences `as_tokenized` finds the tok text."""
+    """For which share of the validation sentences `moses_style` finds the tok text."""
     other = "de" if language == "en" else "en"
     raw, tok = (
         read_pairs(folder, text, "val", language, other) for text in ("raw", "tok")
     )
     same = [
-        as_tokenized(written, language) == cut
+        moses_style(written) == cut
         for (written, _), (cut, _) in zip(raw, tok, strict=True)
     ]
     return sum(same) / len(same)
@@ -63,8 +64,9 @@ def main() -> None:
     train, val = (
         read_pairs(folder, "tok", split, "en", "de") for split in ("train", "val")
     )
-    types = PRESETS["tiny"].types
-    subwords = Subwords.learn([side for pair in train for side in pair], types)
+    size = PRESETS["tiny"].vocab_size
+    joint = [side for pair in train for side in pair]
+    subwords = SubwordTokenizer.train(joint, size)
     sides = {}
     for side, language in enumerate(("en", "de")):
         words = Counter(word for pair in train for word in pair[side].split())
@@ -77,7 +79,7 @@ def main() -> None:
             "validation_words": sum(len(pair[side].split()) for pair in val),
             "validation_words_new": len(new),
             "validation_pieces": sum(map(len, ids)),
-            "validation_pieces_unknown": sum(one.count(UNKNOWN) for one in ids),
+            "validation_pieces_unknown": sum(one.count(UNKNOWN_ID) for one in ids),
             "longest_new": {
                 word: subwords.pieces(word)
                 for word in sorted(set(new), key=lambda w: (-len(w), w))[:8]
@@ -85,16 +87,15 @@ def main() -> None:
         }
     agreeing = {language: agrees(folder, language) for language in ("en", "de", "fr")}
     pieces = [len(subwords.encode(pair[1])) + 1 for pair in train]
-    joint = [side for pair in train for side in pair]
-    sizes = (200, 500, 1000, 2000, 5000, types, 20_000)
-    by_types = [by_size(joint, train, val, size) for size in sizes]
+    sizes = (200, 500, 1000, 2000, 5000, size, 20_000)
+    by_types = [by_size(joint, train, val, each) for each in sizes]
     found = {
         "command": "python benchmarks/multi30k.py --data FOLDER",
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "tokenizers": version("tokenizers"),
         "pairs": {"train": len(train), "val": len(val)},
-        "subwords": subwords.size,
+        "subwords": subwords.vocab_size,
         "by_types": by_types,
         "targets_an_epoch": sum(pieces),
         "longest_target": max(pieces),
