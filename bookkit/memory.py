@@ -77,7 +77,8 @@ class OneNumber:
             f'<circle{_off(not _below(left))} cx="{x:g}" '
             f'cy="{_height(left):.1f}" r="4.5"/>'
             f"<polygon{_off(_below(left))} "
-            f'points="{x - 5:g},{foot - 5:g} {x + 5:g},{foot - 5:g} {x:g},{foot + 5:g}"/>'
+            f'points="{x - 5:g},{foot - 5:g} {x + 5:g},{foot - 5:g} '
+            f'{x:g},{foot + 5:g}"/>'
             for x, (_, left) in zip(places, trail, strict=True)
         )
         looks = [1 / (1 + n / math.exp(SCORE)) for n in range(self.words)]

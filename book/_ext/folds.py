@@ -171,13 +171,17 @@ def body_text(body: list[nodes.Node]) -> list[nodes.Node]:
     return [found for node in body for found in node.findall(nodes.paragraph)]
 
 
-def chapter_numbers(book: Path) -> dict[str, str]:
-    """The number of each chapter by its label."""
+def chapter_numbers(book: Path) -> dict[str, tuple[str, str]]:
+    """The number and the title of each chapter by its label."""
     numbers = {}
     for path in sorted(book.glob("[0-9][0-9]-*.md")):
-        for label in re.findall(r"^\((ch-[\w-]+)\)=$", path.read_text("utf-8"), re.M):
-            numbers[label] = str(int(path.stem[:2]))
-            break
+        first = re.search(
+            r"^\((ch-[\w-]+)\)=\n+(?:\([\w-]+\)=\n+)*# (.+)$",
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        )
+        if first:
+            numbers[first[1]] = str(int(path.stem[:2])), first[2].strip()
     return numbers
 
 
@@ -191,8 +195,18 @@ def name_chapters(app: Sphinx, doctree: nodes.document) -> None:
         before = link.parent.children[: link.parent.index(link)]
         text = "".join(node.astext() for node in before).rstrip()
         word = "Chapter" if not text or text[-1] in ".!?:" else "chapter"
+        number, _ = numbers[target]
         link["refexplicit"] = True
-        link.children = [nodes.inline("", f"{word} {numbers[target]}")]
+        link.children = [nodes.inline("", f"{word} {number}")]
+
+
+def tell_titles(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Show a chapter's title where a pointer rests on its number."""
+    numbers = chapter_numbers(Path(app.srcdir) / "book")
+    for link in doctree.findall(nodes.reference):
+        _, _, label = link.get("refuri", "").partition("#")
+        if label in numbers and link.astext().lower() == f"chapter {numbers[label][0]}":
+            link["reftitle"] = numbers[label][1]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -202,4 +216,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", fold_cells)
     app.connect("doctree-read", fold_sections)
     app.connect("doctree-read", name_chapters)
+    app.connect("doctree-resolved", tell_titles)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -356,7 +356,7 @@ class Formula:
             return self.command(name)
         if token.isalpha():
             return [Atom("ord", f"<mi>{token}</mi>")]
-        found = symbol(name)
+        found = None if token in ("}", "&") else symbol(name)
         if found is None:
             if ord(token) > 127:
                 return [Atom("ord", f"<mi>{token}</mi>")]
