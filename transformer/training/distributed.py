@@ -18,7 +18,8 @@ __all__ = [
     "ProcessGroup",
 ]
 
-Result = TypeVar("Result")
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ProcessGroup:
             dist.all_reduce(tensor)
         return tensor.item()
 
-    def first(self, action: Callable[[], Result]) -> Result | None:
+    def first(self, action: Callable[[], _Result]) -> _Result | None:
         """Let the first process do something, while the others wait; they get None.
 
         Raises:
