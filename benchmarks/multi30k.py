@@ -43,6 +43,29 @@ def by_size(
     }
 
 
+BANDS = ((0, 0), (1, 9), (10, 99), (100, 999), (1000, 10**9))
+
+
+def by_chance(train: list[SentencePair], val: list[SentencePair]) -> list[int]:
+    """How many words of each reference another reference has, by their frequency.
+
+    The other is the next longer one. The bands are those of translation.py: what a
+    translation of another sentence would find.
+    """
+    counts = Counter(word for _, target in train for word in target.split())
+    references = sorted((target.split() for _, target in val), key=len)
+    found = []
+    for low, high in BANDS:
+        hits = 0
+        for one, other in zip(
+            references, [*references[1:], references[0]], strict=True
+        ):
+            some = Counter(word for word in one if low <= counts[word] <= high)
+            hits += (some & Counter(other)).total()
+        found.append(hits)
+    return found
+
+
 def agrees(folder: str, language: str) -> float:
     """For which share of the validation sentences `moses_style` finds the tok text."""
     other = "de" if language == "en" else "en"
@@ -101,6 +124,7 @@ def main() -> None:
         "longest_target": max(pieces),
         "sides": sides,
         "as_tokenized_agrees": agreeing,
+        "found_by_chance": by_chance(train, val),
     }
     text = json.dumps(found, indent=1, ensure_ascii=False)
     RESULTS.write_text(text + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from statistics import mean
 from typing import Any
 
 from bookkit.exercises import (
@@ -97,19 +98,86 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
     return right("Each counts, but no more often than the reference has it.")
 
 
-@exercise
-def check_two(answer: Any) -> Verdict:
-    """Exercise: the loss of a step that two processes share."""
-    loss = number(answer)
-    if math.isclose(loss, 2.5, abs_tol=1e-6):
-        return right("Everybody's losses, over everybody's targets.")
-    known = {
-        3.0: "That is the mean of the means: the 30 targets count like the 90.",
-        6.0: "That is the sum of the means. A loss is a mean over targets.",
-        3.5: "The weights are swapped: the 90 targets have the loss of 2.",
-        300.0: "That is the sum of all losses; divide it by the targets.",
+def _grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def _counts(hypothesis: list[str], reference: list[str]) -> list[tuple[int, int]]:
+    """Hits and totals for runs of one to four words."""
+    found = []
+    for n in range(1, 5):
+        mine = _grams(hypothesis, n)
+        found.append(((mine & _grams(reference, n)).total(), mine.total()))
+    return found
+
+
+def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
+    """What known mistakes make of a corpus, and the right BLEU under ""."""
+    counts = [_counts(*pair) for pair in pairs]
+    by_n = list(zip(*counts, strict=True))
+    sums = [[sum(x) for x in zip(*each, strict=True)] for each in by_n]
+    precisions = [hits / total for hits, total in sums]
+    lengths = [(len(h), len(r)) for h, r in pairs]
+    c, r = (sum(x) for x in zip(*lengths, strict=True))
+    brevity = min(1.0, math.exp(1 - r / c))
+    whole = 100 * math.prod(precisions) ** (1 / 4)
+    singly = [
+        min(1.0, math.exp(1 - b / a)) * math.prod(x / y for x, y in one) ** (1 / 4)
+        for one, (a, b) in zip(counts, lengths, strict=True)
+    ]
+    shares = [mean(x / y for x, y in each) for each in by_n]
+    each_brevity = mean(min(1.0, math.exp(1 - b / a)) for a, b in lengths)
+    return {
+        "": brevity * whole,
+        "That is the mean of the sentences' own scores. Add up hits, totals and "
+        "lengths of the corpus first.": 100 * mean(singly),
+        "You took the mean of the sentences' precisions: a short sentence counts like "
+        "a long one. Add up hits and totals, then divide.": (
+            100 * brevity * math.prod(shares) ** (1 / 4)
+        ),
+        "The brevity penalty is missing.": whole,
+        "The brevity penalty is that of the whole corpus: add up the lengths first.": (
+            each_brevity * whole
+        ),
+        "The penalty is for translations that are too short; yours is for long ones.": (
+            min(1.0, math.exp(1 - c / r)) * whole
+        ),
+        "A long translation gets no bonus: the penalty is at most 1.": (
+            math.exp(1 - r / c) * whole
+        ),
+        "You took the mean of the four precisions. BLEU takes their geometric mean, "
+        "the fourth root of the product.": 100 * brevity * mean(precisions),
+        "The fourth root is missing.": 100 * brevity * math.prod(precisions),
+        "The formula is right, but BLEU is printed times 100.": (brevity * whole / 100),
     }
-    for value, message in known.items():
-        if math.isclose(loss, value, abs_tol=1e-6):
-            return wrong(message)
-    return wrong(f"Add up the losses of all 120 targets, then divide; got {loss:g}.")
+
+
+@exercise
+def check_corpus(
+    corpus_bleu: Callable[[list[list[str]], list[list[str]]], Any],
+) -> Verdict:
+    """Exercise: the BLEU of a corpus."""
+    short = [
+        ("a dog runs through snow", "a dog runs through the deep snow"),
+        (
+            "two women laugh at a man in a red hat near the beach",
+            "two women laugh at the man in a red hat near a beach",
+        ),
+    ]
+    long = [
+        ("a small dog runs through the snow", "a small dog runs through snow"),
+        ("the man who sits there reads a book", "the man who sits reads a book"),
+    ]
+    for sentences in (long, short):
+        pairs = [(h.split(), r.split()) for h, r in sentences]
+        results = _mistaken(pairs)
+        wanted = results.pop("")
+        hypotheses, references = ([list(pair[i]) for pair in pairs] for i in (0, 1))
+        answer = number(corpus_bleu(hypotheses, references), "a BLEU, one number")
+        if math.isclose(answer, wanted, abs_tol=1e-6):
+            continue
+        for message, value in results.items():
+            if math.isclose(answer, value, abs_tol=1e-6):
+                return wrong(message)
+        return wrong(f"The BLEU of {sentences} is {wanted:.2f}, got {answer:.2f}.")
+    return right("Added up over the corpus, then divided.")

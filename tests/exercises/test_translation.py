@@ -1,10 +1,11 @@
 """Chapter 16's exercises: the answer is right, likely mistakes are named."""
 
+import math
 from collections import Counter
 
 import pytest
 
-from bookkit.checks.translation import check_clipped, check_merge, check_two
+from bookkit.checks.translation import check_clipped, check_corpus, check_merge
 
 
 def join(pieces, pair):
@@ -88,15 +89,82 @@ def different(said, reference, n):
     return len(mine.keys() & theirs.keys()) / len(mine)
 
 
+def bleu(hypotheses, references, brevity=lambda c, r: min(1.0, math.exp(1 - r / c))):
+    """By hits and totals of the corpus."""
+    pairs = list(zip(hypotheses, references, strict=True))
+    product = 1.0
+    for n in range(1, 5):
+        hits = sum((grams(h, n) & grams(r, n)).total() for h, r in pairs)
+        product *= hits / sum(len(h) - n + 1 for h, _ in pairs)
+    lengths = (sum(map(len, side)) for side in (hypotheses, references))
+    return 100 * brevity(*lengths) * product**0.25
+
+
+def by_sacrebleu(hypotheses, references):
+    from sacrebleu.metrics import BLEU
+
+    texts = [[" ".join(words) for words in side] for side in (hypotheses, references)]
+    return BLEU(tokenize="none").corpus_score(texts[0], [texts[1]]).score
+
+
+def in_logarithms(hypotheses, references):
+    logs = []
+    for n in range(1, 5):
+        hits = total = 0
+        for h, r in zip(hypotheses, references, strict=True):
+            hits += sum(min(k, grams(r, n)[g]) for g, k in grams(h, n).items())
+            total += sum(grams(h, n).values())
+        logs.append(math.log(hits) - math.log(total))
+    c, r = (sum(len(words) for words in side) for side in (hypotheses, references))
+    return 100 * math.exp(sum(logs) / 4 + min(0, 1 - r / c))
+
+
+def mean_of_sentences(hypotheses, references):
+    scores = [bleu([h], [r]) for h, r in zip(hypotheses, references, strict=True)]
+    return sum(scores) / len(scores)
+
+
+def mean_of_precisions(hypotheses, references):
+    pairs = list(zip(hypotheses, references, strict=True))
+    product = 1.0
+    for n in range(1, 5):
+        product *= sum(clipped(h, r, n) for h, r in pairs) / len(pairs)
+    whole = bleu(hypotheses, references)
+    return whole / bleu(hypotheses, references, lambda c, r: 1) * 100 * product**0.25
+
+
+def brevity_of_sentences(hypotheses, references):
+    pairs = list(zip(hypotheses, references, strict=True))
+    each = [min(1, math.exp(1 - len(r) / len(h))) for h, r in pairs]
+    return bleu(hypotheses, references, lambda c, r: sum(each) / len(each))
+
+
+def arithmetic(hypotheses, references):
+    pairs = list(zip(hypotheses, references, strict=True))
+    shares = [
+        sum((grams(h, n) & grams(r, n)).total() for h, r in pairs)
+        / sum(len(h) - n + 1 for h, _ in pairs)
+        for n in range(1, 5)
+    ]
+    c, r = (sum(map(len, side)) for side in (hypotheses, references))
+    return 100 * min(1.0, math.exp(1 - r / c)) * sum(shares) / 4
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
-    [(check_merge, join), (check_clipped, clipped), (check_two, 2.5)],
+    [
+        (check_merge, join),
+        (check_clipped, clipped),
+        (check_corpus, bleu),
+        (check_corpus, by_sacrebleu),
+        (check_corpus, in_logarithms),
+    ],
 )
 def test_right(check, answer):
     assert check(answer).ok
 
 
-@pytest.mark.parametrize("check", [check_merge, check_clipped, check_two])
+@pytest.mark.parametrize("check", [check_merge, check_clipped, check_corpus])
 def test_unanswered(check):
     assert check(...).kind == "unanswered"
 
@@ -118,12 +186,24 @@ def test_unanswered(check):
         (check_clipped, lambda s, r, n: clipped(s, r, min(n, 2)), "n = 3 the share is"),
         (check_clipped, by_words, "divided by the words"),
         (check_clipped, lambda said, reference, n: (1, 2), "a share, one number"),
-        (check_two, 3, "mean of the means"),
-        (check_two, 6, "sum of the means"),
-        (check_two, 3.5, "swapped"),
-        (check_two, 300, "divide"),
-        (check_two, "2.5", "without quotes"),
-        (check_two, 7, "got 7"),
+        (check_corpus, mean_of_sentences, "mean of the sentences' own scores"),
+        (check_corpus, mean_of_precisions, "sentences' precisions"),
+        (check_corpus, brevity_of_sentences, "add up the lengths"),
+        (check_corpus, arithmetic, "geometric mean"),
+        (check_corpus, lambda h, r: bleu(h, r, lambda c, r: 1.0), "is missing"),
+        (
+            check_corpus,
+            lambda h, r: bleu(h, r, lambda c, r: min(1, math.exp(1 - c / r))),
+            "too short",
+        ),
+        (
+            check_corpus,
+            lambda h, r: bleu(h, r, lambda c, r: math.exp(1 - r / c)),
+            "no bonus",
+        ),
+        (check_corpus, lambda h, r: bleu(h, r) / 100, "times 100"),
+        (check_corpus, lambda h, r: 50.0, "got 50.00"),
+        (check_corpus, lambda h, r: (1, 2), "a BLEU, one number"),
     ],
 )
 def test_wrong(check, answer, said):
