@@ -7,7 +7,8 @@ the run; it should end in the seed (runs/en-de-no-dropout-1), for
 benchmarks/translation.py reads it. A run that was stopped goes on.
 
 The low rate is that of the first recipe. Leaving the warm-up out must not change the
-rates after it: they are the recipe's from its highest on, and before that the highest.
+learning rates after it: they are the recipe's from its highest on, and before that the
+highest.
 """
 
 import argparse
@@ -16,55 +17,86 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from transformer.translation import (  # noqa: E402
-    TINY,
-    Lessons,
-    Settings,
-    made_for_bf16,
-    prepare,
+from transformer.text.multi30k import TEXTS  # noqa: E402
+from transformer.training.config import TrainingConfig  # noqa: E402
+from transformer.training.precision import made_for_bf16  # noqa: E402
+from transformer.training.trainer import (  # noqa: E402
+    PRESETS,
+    Preset,
+    TranslationDataset,
     train_translator,
+    translation_model,
 )
+
+TINY = PRESETS["tiny"]
 
 
 @dataclass(frozen=True)
-class AtOnce(Settings):
-    """A run that begins with its highest rate."""
+class AtOnce(TrainingConfig):
+    """A run that begins with its highest learning rate."""
 
     begin: str = "at the highest rate"  # tells its folder from the recipe's
 
-    def rate(self, step: int, total: int) -> float:
-        """The learning rate of a step, 1 to `total`."""
-        return super().rate(max(step, self.warmup), total)
+    def learning_rate_at(self, step: int, total_steps: int, d_model: int) -> float:
+        """The learning rate of a step, 1 to `total_steps`."""
+        return super().learning_rate_at(
+            max(step, self.warmup_steps), total_steps, d_model
+        )
+
+
+def _changed(**changes: Any) -> Preset:
+    """The recipe with other sizes or other choices for training."""
+    sizes = {name: changes.pop(name) for name in TINY.sizes if name in changes}
+    training = dataclasses.replace(TINY.training, **changes)
+    return TINY._replace(sizes={**TINY.sizes, **sizes}, training=training)
 
 
 VARIANTS = {
-    "low-rate": dataclasses.replace(TINY, peak=0.003, warmup=400),
-    "no-dropout": dataclasses.replace(TINY, dropout=0.0),
-    "no-smoothing": dataclasses.replace(TINY, smoothing=0.0),
-    "no-warmup": AtOnce(**dataclasses.asdict(TINY)),
-    "post-norm": dataclasses.replace(TINY, norm_first=False),
+    "low-rate": _changed(learning_rate=0.003, warmup_steps=400),
+    "no-dropout": _changed(dropout=0.0),
+    "no-smoothing": _changed(label_smoothing=0.0),
+    "no-warmup": TINY._replace(training=AtOnce(**dataclasses.asdict(TINY.training))),
+    "post-norm": _changed(norm_first=False),
 }
 
 
 def add_data(ask: argparse.ArgumentParser) -> None:
-    """The option that says where Multi30k lies."""
+    """The options that say where the sentence pairs lie, and which they are."""
     found = os.environ.get("MULTI30K")
     ask.add_argument("--data", default=found, required=found is None)
+    ask.add_argument("--source", default="en")
+    ask.add_argument("--target", default="de")
+    ask.add_argument("--text", choices=TEXTS, default="tok")
 
 
-def follow(lessons: Lessons, settings: Settings, folder: Path) -> None:
-    """Train in a folder, or go on there; a line an epoch."""
-    for now in train_translator(lessons, settings, folder, every=50, say=print):
-        if now.checked is not None:
+def load_dataset(options: argparse.Namespace, preset: Preset) -> TranslationDataset:
+    """The sentence pairs that the options name, with subwords of the preset's size."""
+    sides = options.source, options.target, options.text
+    return TranslationDataset.load(
+        options.data, *sides, preset.vocab_size, preset.max_tokens
+    )
+
+
+def run(preset: Preset, dataset: TranslationDataset, folder: Path) -> None:
+    """Train in a folder, or go on there; a line for each epoch."""
+    config = preset.training
+    size = dataset.target_tokenizer.vocab_size
+    model = translation_model(size, preset.sizes, config.seed)
+    for metrics in train_translator(
+        dataset, model, config, folder, checkpoint_every=50, report=print
+    ):
+        if metrics.validation_loss is not None:
             print(
-                f"epoch {now.epoch}: training {now.loss:.3f}, validation "
-                f"{now.checked:.3f}, BLEU {now.bleu:.2f}, {now.seconds:.0f} s",
+                f"epoch {metrics.epoch}: training {metrics.loss:.3f}, validation "
+                f"{metrics.validation_loss:.3f}, BLEU {metrics.bleu:.2f}, "
+                f"{metrics.seconds:.0f} s",
                 flush=True,
             )
 
@@ -79,13 +111,22 @@ def main() -> None:
     add_data(ask)
     ask.add_argument("--epochs", type=int, default=6)
     ask.add_argument("--seed", type=int, default=1)
+    ask.add_argument(
+        "--vocab-size", type=int, help="fewer subwords, for a small corpus"
+    )
     options = ask.parse_args()
     torch.set_num_threads(1)
-    chosen = {"epochs": options.epochs, "seed": options.seed}
-    settings = dataclasses.replace(
-        VARIANTS[options.name], **chosen, bf16=made_for_bf16("cpu")
+    preset = VARIANTS[options.name]
+    if options.vocab_size:
+        preset = preset._replace(vocab_size=options.vocab_size)
+    training = dataclasses.replace(
+        preset.training,
+        epochs=options.epochs,
+        seed=options.seed,
+        bf16=made_for_bf16("cpu"),
     )
-    follow(prepare(options.data, settings), settings, options.folder)
+    preset = preset._replace(training=training)
+    run(preset, load_dataset(options, preset), options.folder)
 
 
 if __name__ == "__main__":

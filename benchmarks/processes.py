@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import made, write  # noqa: E402
 
-from transformer.translation import read_metrics  # noqa: E402
+from transformer.training.run_folder import read_metrics  # noqa: E402
 
 WAYS = {  # threads of a process, processes
     "one thread": (1, 1),
@@ -52,7 +52,7 @@ def pace(threads: int, processes: int, flags: Sequence[str], steps: int) -> floa
             start_new_session=True,
         )
         try:
-            while len(lines := read_metrics(folder)) <= WARM + steps:
+            while len(found := read_metrics(folder)) <= WARM + steps:
                 if training.poll() is not None:
                     raise RuntimeError(f"the training ended: {training.args}")
                 time.sleep(0.2)
@@ -60,9 +60,9 @@ def pace(threads: int, processes: int, flags: Sequence[str], steps: int) -> floa
             if training.poll() is None:
                 os.killpg(training.pid, signal.SIGKILL)
             training.wait()
-    counted = lines[WARM : WARM + steps]
-    tokens = sum(line["tokens"] for line in counted)
-    return tokens / (counted[-1]["seconds"] - lines[WARM - 1]["seconds"])
+    counted = found[WARM : WARM + steps]
+    tokens = sum(metrics.target_tokens for metrics in counted)
+    return tokens / (counted[-1].seconds - found[WARM - 1].seconds)
 
 
 def main() -> None:

@@ -32,23 +32,26 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ingredients import VARIANTS, add_data  # noqa: E402
+from ingredients import VARIANTS, add_data, load_dataset  # noqa: E402
 from race import processor  # noqa: E402
 
-from transformer.data import BOS, batches_by_tokens  # noqa: E402
+from transformer.checkpoint import write_atomically  # noqa: E402
+from transformer.decoding.translator import Translator  # noqa: E402
 from transformer.maps import attention_maps  # noqa: E402
-from transformer.model import write_whole  # noqa: E402
-from transformer.translation import (  # noqa: E402
-    PRESETS,
-    Crew,
-    SentencePair,
-    SubwordTranslator,
-    Trainee,
-    prepare,
+from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402
+from transformer.text.multi30k import SentencePair, read_pairs  # noqa: E402
+from transformer.text.subwords import SubwordTokenizer  # noqa: E402
+from transformer.text.words import BOS_ID  # noqa: E402
+from transformer.training.bleu import corpus_scores  # noqa: E402
+from transformer.training.distributed import ProcessGroup  # noqa: E402
+from transformer.training.run_folder import (  # noqa: E402
+    RunInfo,
+    load_run,
     read_metrics,
-    read_pairs,
-    score,
+    read_run,
 )
+from transformer.training.train_state import TrainState  # noqa: E402
+from transformer.training.trainer import PRESETS, translation_model  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
 AVERAGES = (0, 1, 5, 10)  # last epochs whose weights are averaged; 0: running mean
@@ -58,33 +61,79 @@ CHOSEN = ("average", "beam_size", "length_penalty")
 
 
 def measured(
-    translator: SubwordTranslator,
+    translator: Translator,
+    text: str,
     pairs: list[SentencePair],
     beam_size: int,
     length_penalty: float,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The scores of one way to translate, and what it said."""
-    said = translator.translate([a for a, _ in pairs], beam_size, length_penalty)
-    scores = score(said, [b for _, b in pairs], translator.text)
-    return {**scores._asdict(), "words": sum(len(one.split()) for one in said)}, said
+    """The scores of one way to translate, and the translations."""
+    sources = [source for source, _ in pairs]
+    found = list(translator.translate(sources, beam_size, length_penalty))
+    scores = corpus_scores(found, [target for _, target in pairs], text)
+    return {**scores._asdict(), "words": sum(len(one.split()) for one in found)}, found
+
+
+def split_of(info: RunInfo, data: str, split: str) -> list[SentencePair]:
+    """The sentence pairs of a split, in the languages of a run."""
+    return read_pairs(data, info.text, split, *info.languages)
+
+
+def settings_of(info: RunInfo) -> dict[str, Any]:
+    """A run's choices under the names that the results have had from the first."""
+    model, training = info.model, info.training
+    tokens = training["batch_tokens"]
+    return {
+        "languages": " ".join(info.languages),
+        "text": info.text,
+        "types": model["target_vocab_size"],
+        "layers": model["num_encoder_layers"],
+        **{
+            name: model[name]
+            for name in (
+                "d_model",
+                "num_heads",
+                "d_ff",
+                "dropout",
+                "norm_first",
+                "max_length",
+            )
+        },
+        "epochs": training["epochs"],
+        "step_tokens": tokens,
+        "part_tokens": training["micro_batch_tokens"] or tokens,
+        "schedule": training["schedule"],
+        "peak": training["learning_rate"],
+        "warmup": training["warmup_steps"],
+        "smoothing": training["label_smoothing"],
+        "max_norm": training["max_grad_norm"],
+        "memory": training["ema_decay"],
+        **{
+            name: training[name]
+            for name in ("cooldown", "patience", "bf16", "seed", "begin")
+            if name in training
+        },
+    }
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    """One point an epoch: the mean training loss, and what validation said."""
+    """One point an epoch: the mean training loss, and the validation's results."""
     points = []
-    for epoch, some in groupby(read_metrics(folder), lambda line: line["epoch"]):
-        lines = list(some)
-        if "checked" not in lines[-1]:
+    for epoch, some in groupby(read_metrics(folder), lambda metrics: metrics.epoch):
+        steps = list(some)
+        last = steps[-1]
+        if last.validation_loss is None or last.bleu is None:
             continue  # not over yet
-        tokens = sum(line["tokens"] for line in lines)
+        tokens = sum(each.target_tokens for each in steps)
+        losses = sum(each.loss * each.target_tokens for each in steps)
         points.append(
             {
                 "epoch": epoch,
-                "step": lines[-1]["step"],
-                "loss": round(sum(x["loss"] * x["tokens"] for x in lines) / tokens, 4),
-                "checked": round(lines[-1]["checked"], 4),
-                "bleu": round(lines[-1]["bleu"], 2),
-                "seconds": round(lines[-1]["seconds"], 1),
+                "step": last.step,
+                "loss": round(losses / tokens, 4),
+                "checked": round(last.validation_loss, 4),
+                "bleu": round(last.bleu, 2),
+                "seconds": round(last.seconds, 1),
                 "tokens": tokens,
             }
         )
@@ -102,16 +151,17 @@ def choose(folder: Path, data: str, epoch: int) -> dict[str, Any]:
     known = {way["average"] for way in ways}
     if known == set(AVERAGES):
         return there
+    info = read_run(folder)
+    pairs = split_of(info, data, "val")
     for average in sorted(set(AVERAGES) - known):
         try:
-            translator = SubwordTranslator.load(folder, average)
+            translator = load_run(folder, average)
         except ValueError as error:
             print(f"{folder}: {error}")
             continue
-        pairs = read_pairs(data, translator.text, "val", *translator.languages)
         for beam in BEAMS:
             for penalty in PENALTIES if beam > 1 else PENALTIES[:1]:
-                found, _ = measured(translator, pairs, beam, penalty)
+                found, _ = measured(translator, info.text, pairs, beam, penalty)
                 way = dict(zip(CHOSEN, (average, beam, penalty), strict=True))
                 ways.append({**way, **found})
                 print(f"{folder}: {way} BLEU {found['bleu']:.2f}", flush=True)
@@ -130,12 +180,14 @@ def tested(
         return json.loads(kept.read_text("utf-8"))
     best = max(ways, key=lambda way: way["bleu"])
     way = {name: best[name] for name in CHOSEN}
-    translator = SubwordTranslator.load(folder, best["average"])
-    pairs = read_pairs(data, translator.text, "test", *translator.languages)
-    found, said = measured(translator, pairs, best["beam_size"], best["length_penalty"])
+    translator, info = load_run(folder, best["average"]), read_run(folder)
+    pairs = split_of(info, data, "test")
+    size, penalty = best["beam_size"], best["length_penalty"]
+    found, translations = measured(translator, info.text, pairs, size, penalty)
     found = {**way, **found, "epoch": epoch, "date": today()}
     kept.write_text(json.dumps(found, indent=1), "utf-8")
-    (folder / "test.said").write_text("".join(f"{one}\n" for one in said), "utf-8")
+    text = "".join(f"{one}\n" for one in translations)
+    (folder / "test.translations").write_text(text, "utf-8")
     return found
 
 
@@ -162,102 +214,110 @@ def put(found: Any, *names: str) -> None:
         place = place.setdefault(name, {})
     place[names[-1]] = found
     text = json.dumps(stored, indent=1, ensure_ascii=False)
-    write_whole(RESULTS, f"{text}\n".encode())
+    write_atomically(RESULTS, f"{text}\n".encode())
 
 
 def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
     """How validation sentences fare: by length, and some from best to worst."""
     from sacrebleu.metrics import CHRF
 
-    translator = SubwordTranslator.load(folder)
-    pairs = read_pairs(data, translator.text, "val", *translator.languages)
-    _, said = measured(translator, pairs, 5, 1.0)
+    translator, info = load_run(folder), read_run(folder)
+    pairs = split_of(info, data, "val")
+    _, found = measured(translator, info.text, pairs, 5, 1.0)
     chrf = CHRF()
-    marks = [
-        chrf.sentence_score(one, [wanted]).score
-        for one, (_, wanted) in zip(said, pairs, strict=True)
+    scores = [
+        chrf.sentence_score(one, [reference]).score
+        for one, (_, reference) in zip(found, pairs, strict=True)
     ]
-    counts = Counter(
-        word
-        for _, target in read_pairs(
-            data, translator.text, "train", *translator.languages
-        )
-        for word in target.split()
-    )
+    train = split_of(info, data, "train")
+    counts = Counter(word for _, target in train for word in target.split())
     by_count = []
     for low, high in zip((0, 1, 10, 100, 1000), (0, 9, 99, 999, 10**9), strict=True):
         words = hits = 0
-        for one, (_, wanted) in zip(said, pairs, strict=True):
-            some = Counter(w for w in wanted.split() if low <= counts[w] <= high)
+        for one, (_, reference) in zip(found, pairs, strict=True):
+            some = Counter(w for w in reference.split() if low <= counts[w] <= high)
             words += some.total()
             hits += (some & Counter(one.split())).total()
         name = {0: "never", 10**9: f"{low:,}+"}.get(high, f"{low}–{high}")
         by_count.append({"name": name, "words": words, "found": hits})
     by_length = []
     for low, high in ((1, 8), (9, 11), (12, 14), (15, 18), (19, 99)):
-        some = [i for i, (a, _) in enumerate(pairs) if low <= len(a.split()) <= high]
-        if not some:
+        chosen = [i for i, (a, _) in enumerate(pairs) if low <= len(a.split()) <= high]
+        if not chosen:
             continue
-        wanted = [pairs[i][1] for i in some]
-        found = score([said[i] for i in some], wanted, translator.text)
+        references = [pairs[i][1] for i in chosen]
+        bleu = corpus_scores([found[i] for i in chosen], references, info.text).bleu
         by_length.append(
-            {"from": low, "to": high, "sentences": len(some), "bleu": found.bleu}
+            {"from": low, "to": high, "sentences": len(chosen), "bleu": bleu}
         )
-    short = [i for i, (a, _) in enumerate(pairs) if 7 <= len(a.split()) <= 10]
-    short.sort(key=lambda i: -marks[i])
+    lengths = [len(source.split()) for source, _ in pairs]
+    short = [i for i, length in enumerate(lengths) if 7 <= length <= 10]
+    short.sort(key=lambda i: -scores[i])
     at = [round(k * (len(short) - 1) / (show - 1)) for k in range(show)]
     shown = [
         {
             "source": pairs[short[k]][0],
             "reference": pairs[short[k]][1],
-            "said": said[short[k]],
-            "chrf": round(marks[short[k]], 1),
+            "said": found[short[k]],
+            "chrf": round(scores[short[k]], 1),
         }
         for k in at
     ]
-    middle = shown[show // 2]
-    ids = translator.subwords.encode(middle["source"])
-    target = translator.subwords.encode(middle["said"])
-    maps = attention_maps(
-        translator.model, torch.tensor([ids]), torch.tensor([[BOS, *target]])
-    )
-    pieces = translator.subwords.pieces
     return {
         "run": folder.resolve().name,
         "epochs": curve(folder)[-1]["epoch"],
-        "quartiles": statistics.quantiles(marks, n=4),
-        "exact": sum(a == b for a, (_, b) in zip(said, pairs, strict=True)),
+        "quartiles": statistics.quantiles(scores, n=4),
+        "exact": sum(a == b for a, (_, b) in zip(found, pairs, strict=True)),
         "sentences": len(pairs),
         "by_count": by_count,
         "by_length": by_length,
         "shown": shown,
-        "attention": {
-            "source": pieces(middle["source"]),
-            "said": [*pieces(middle["said"]), "<eos>"],
-            "cross": [
-                [[round(x, 3) for x in row] for row in head]
-                for head in maps.cross[0, -1].tolist()
-            ],
-        },
+        "attention": cross_attention(translator, shown[show // 2]),
     }
 
 
-def cost(data: str, preset: str, bf16: bool, steps: int = 40) -> dict[str, Any]:
-    """What an epoch takes on one thread: wants a machine that does nothing else."""
-    settings = dataclasses.replace(PRESETS[preset], bf16=bf16)
-    lessons = prepare(data, settings)
-    trainee = Trainee(settings, lessons.subwords.size, Crew())
-    lengths = [max(len(a), len(b) + 1) for a, b in lessons.train]
-    plan = batches_by_tokens(lengths, settings.step_tokens, random.Random(0))
+def cross_attention(translator: Translator, shown: dict[str, Any]) -> dict[str, Any]:
+    """The last layer's cross-attention for a sentence and its translation."""
+    tokenizer = translator.target_tokenizer
+    if not isinstance(tokenizer, SubwordTokenizer):
+        raise ValueError("expected a run with a joint tokenizer")
+    ids = tokenizer.encode(shown["source"])
+    target = tokenizer.encode(shown["said"])
+    maps = attention_maps(
+        translator.model, torch.tensor([ids]), torch.tensor([[BOS_ID, *target]])
+    )
+    return {
+        "source": tokenizer.pieces(shown["source"]),
+        "said": [*tokenizer.pieces(shown["said"]), "<eos>"],
+        "cross": [
+            [[round(x, 3) for x in row] for row in head]
+            for head in maps.cross[0, -1].tolist()
+        ],
+    }
+
+
+def cost(
+    options: argparse.Namespace, preset: str, bf16: bool, steps: int = 40
+) -> dict[str, Any]:
+    """What an epoch takes on one thread, on a machine that does nothing else."""
+    chosen = PRESETS[preset]
+    config = dataclasses.replace(chosen.training, bf16=bf16)
+    dataset = load_dataset(options, chosen)
+    size = dataset.target_tokenizer.vocab_size
+    model = translation_model(size, chosen.sizes, config.seed)
+    state = TrainState(model, config, ProcessGroup())
+    lengths = [example_length(example) for example in dataset.train]
+    batches = batches_by_tokens(lengths, config.batch_tokens, random.Random(0))
     tokens, began = 0, 0.0
-    for number, indices in enumerate(plan[: steps + 5], start=1):
-        if number == 6:  # warm by now
+    for step, indices in enumerate(batches[: steps + 5], start=1):
+        if step == 6:  # warm by now
             tokens, began = 0, time.perf_counter()
-        batch = [lessons.train[index] for index in indices]
-        trainee.step(batch, number, settings.rate(number, 1000))
-        tokens += sum(len(target) + 1 for _, target in batch)
+        examples = [dataset.train[index] for index in indices]
+        rate = config.learning_rate_at(step, 1000, model.config.d_model)
+        state.train_step(examples, step, rate)
+        tokens += sum(len(target) + 1 for _, target in examples)
     speed = tokens / (time.perf_counter() - began)
-    targets = sum(len(target) + 1 for _, target in lessons.train)
+    targets = sum(len(target) + 1 for _, target in dataset.train)
     return {
         "targets_a_second": round(speed, 1),
         "seconds_an_epoch": round(targets / speed, 1),
@@ -289,12 +349,12 @@ def main() -> None:
         if not points:
             print(f"{folder}: no epoch is over yet")
             continue
-        settings = json.loads((folder / "run.json").read_text("utf-8"))
+        settings = settings_of(read_run(folder))
         if settings["seed"] != int(seed):
             ask.error(f"{folder} has seed {settings['seed']}, and says {seed}")
         epoch = points[-1]["epoch"]
         chosen = choose(folder, options.data, epoch)
-        translator = SubwordTranslator.load(folder)
+        model = load_run(folder).model
         left_out = kind.removeprefix("en-de-")
         command = (
             f"python benchmarks/ingredients.py {left_out} {folder.name} "
@@ -306,7 +366,7 @@ def main() -> None:
         found = {
             "command": command,
             **chosen["made"],
-            "parameters": sum(w.numel() for w in translator.model.parameters()),
+            "parameters": sum(w.numel() for w in model.parameters()),
             "settings": settings,
             "curve": points,
             "validation": chosen["ways"],
@@ -318,7 +378,7 @@ def main() -> None:
     for preset in ("tiny", "small") if options.cost else ():
         for bf16 in (False, True):
             name = f"{preset} {'bf16' if bf16 else 'float32'}"
-            took = cost(options.data, preset, bf16)
+            took = cost(options, preset, bf16)
             put(took, "cost", name)
             print(f"{name}: {took['targets_a_second']:,.0f} targets a second")
     if options.mistakes:
