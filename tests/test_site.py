@@ -242,6 +242,8 @@ def test_attention_views_move(home: str, page: Page, name: str) -> None:
             ("ArrowRight", (rows - 2, cols - 1)),
             ("ArrowRight", (rows - 2, cols - 1)),  # the edge holds
             ("ArrowDown", (rows - 1, cols - 1)),
+            ("Home", (rows - 1, 0)),
+            ("End", (rows - 1, cols - 1)),
         ):
             page.keyboard.press(key)
             assert at(here) == place, key
@@ -257,6 +259,26 @@ def at(cell: Locator) -> tuple[int, int]:
     """The query and the key of a view's chosen square."""
     q, k = cell.get_attribute("data-q"), cell.get_attribute("data-k")
     return int(q or -1), int(k or -1)
+
+
+def test_an_attention_view_is_a_picture_and_a_table_without_scripts(
+    home: str, browser: Browser
+) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(f"{home}/{ATTENTION}.html")
+    view = page.locator(".attnview").first
+    squares = view.locator("rect[data-q]")
+    assert squares.count() == 9
+    assert squares.first.is_visible()
+    assert "gives" in view.locator(".attn-say").inner_text()
+    view.locator("summary").click()
+    row = [
+        float(text)
+        for text in view.locator("tr").nth(1).locator("td").all_inner_texts()
+    ]
+    assert sum(row) == pytest.approx(1, abs=0.002)
+    assert view.locator("input:visible").count() == 0
+    page.close()
 
 
 def test_views_on_one_page_are_independent(home: str, page: Page) -> None:
@@ -277,6 +299,64 @@ def test_search_finds_softmax(home: str, page: Page) -> None:
     found.first.wait_for(timeout=20_000)
     found.first.click()
     assert "softmax" in page.locator("article").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("query", "term"), [("residual", "residual connection"), ("beam", "beam search")]
+)
+def test_search_puts_the_glossary_first_and_quotes_sentences(
+    home: str, page: Page, query: str, term: str
+) -> None:
+    page.goto(f"{home}/search.html?q={query}")
+    results = page.locator("#search-results li")
+    results.nth(3).locator(".context").wait_for(timeout=20_000)
+    assert results.first.locator("a").inner_text() == f"Glossary: {term}"
+    first = [results.nth(i) for i in range(4)]
+    assert not any("transformer." in each.locator("a").inner_text() for each in first)
+    for each in first:
+        excerpt = each.locator(".context").inner_text()
+        assert not re.search(r"\bimport \w|\bdef \w|assert |:tags:", excerpt), excerpt
+
+
+def test_a_chapter_asks_for_little(home: str, page: Page) -> None:
+    sizes: dict[str, int] = {}
+    page.on("response", lambda r: sizes.update({r.url: len(r.body())}))
+    page.goto(f"{home}/{ATTENTION}.html", wait_until="networkidle")
+    assert not [url for url in sizes if re.search("MathJax|fontawesome|index.js", url)]
+    assert sum(sizes.values()) < 1_500_000
+
+
+def test_the_pages_contents_follow_the_reader(home: str, page: Page) -> None:
+    page.goto(f"{home}/{ATTENTION}.html")
+    links = page.locator("#pst-page-toc-nav a")
+    address = links.nth(links.count() * 3 // 4).get_attribute("href") or ""
+    page.evaluate(
+        "id => scrollTo(0, document.getElementById(id).getBoundingClientRect().top"
+        " + scrollY - 120)",
+        address[1:],
+    )
+    page.wait_for_function(
+        """address => {
+          const marked = document.querySelectorAll("#pst-page-toc-nav a.active");
+          const {top, bottom} = marked[0]?.getBoundingClientRect() ?? {};
+          return marked.length === 1 && marked[0].hash === address
+            && top > 0 && bottom < innerHeight;
+        }""",
+        arg=address,
+        timeout=5000,
+    )
+
+
+def test_the_keyboard_stops_at_links_and_folds_not_at_copying(
+    home: str, page: Page
+) -> None:
+    page.goto(f"{home}/{ATTENTION}.html", wait_until="load")
+    assert page.locator("button.copybtn").count() > 3
+    assert page.locator("button.copybtn:not([tabindex='-1'])").count() == 0
+    page.locator("article div.math[tabindex='0']").first.wait_for(state="detached")
+    names = page.locator("article details > summary").all_text_contents()
+    assert all(name.strip() for name in names)
+    assert not [n for n in names if "Toggle" in n or "Show code" in n]
 
 
 def test_ctrl_k_opens_the_search(home: str, page: Page) -> None:
@@ -373,10 +453,26 @@ def test_on_paper_solutions_are_open_and_the_page_is_white(
     assert solution.is_visible()
     for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-area"):
         assert not page.locator(furniture).first.is_visible(), furniture
+    assert page.locator("article h1").first.is_visible()
+    claim = page.locator("details.fold-claim").first
+    assert claim.locator("summary").is_visible()
+    assert not claim.locator("pre").first.is_visible()
+    for bar in ("details.fold-setup > summary", "details.fold-export > summary"):
+        assert not page.locator(f"{bar}:visible").count(), bar
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(255, 255, 255)"
     page.emulate_media(media="screen", color_scheme="dark")
     wear(page, "dark")
+
+
+def test_on_paper_what_is_deeper_is_open(home: str, page: Page) -> None:
+    page.goto(f"{home}/{ATTENTION}.html")
+    words = page.locator("details.fold-deeper > p").first
+    assert not words.is_visible()
+    page.emulate_media(media="print")
+    words.wait_for(timeout=5000)
+    page.emulate_media(media="screen")
+    words.wait_for(state="hidden", timeout=5000)
 
 
 def test_a_claim_is_its_sentence_and_opens_onto_the_assertion(

@@ -1,10 +1,15 @@
-// Paper is white: print the light theme, then go back to the reader's own.
+// Paper is white, and nothing on it opens: print the light theme and what is deeper,
+// then go back to what the reader had.
 {
   const page = document.documentElement;
-  let chosen = page.dataset.theme;
+  let chosen = page.dataset.theme, opened = [];
   matchMedia("print").addEventListener("change", ({ matches }) => {
-    if (matches) chosen = page.dataset.theme;
+    if (matches) {
+      chosen = page.dataset.theme;
+      opened = [...document.querySelectorAll("details.fold-deeper:not([open])")];
+    }
     page.dataset.theme = matches ? "light" : chosen;
+    for (const fold of opened) fold.open = matches;
   });
 }
 
@@ -66,7 +71,8 @@ addEventListener("DOMContentLoaded", () => {
   let timer = 0;
   const mark = () => {
     if (!bar.offsetParent) return;
-    const read = sections.map((section, i) => [section?.getBoundingClientRect().top ?? 1e9, i])
+    const end = scrollY + innerHeight > document.documentElement.scrollHeight - 4;
+    const read = end ? [0, links.length - 1] : sections.map((section, i) => [section?.getBoundingClientRect().top ?? 1e9, i])
       .filter(([top]) => top < innerHeight / 3).pop();
     links.forEach((link, i) => {
       const here = Boolean(read) && i === read[1];
@@ -95,7 +101,8 @@ addEventListener("load", () => {
       else box.removeAttribute("tabindex");
     }
   };
-  reach();
+  document.fonts.ready.then(reach);
+  document.fonts.addEventListener("loadingdone", reach);
   addEventListener("resize", reach);
   document.addEventListener("toggle", reach, true);
 });
