@@ -3,7 +3,8 @@
     python benchmarks/processes.py --data FOLDER      # two minutes, on a quiet machine
 
 Each way begins the training of chapter 16 and is stopped after some steps. Written to
-benchmarks/results/processes.json, from which chapter 15 draws.
+benchmarks/results/processes.json, from which chapter 15 draws; with another --out, to
+that file beside it.
 """
 
 import argparse
@@ -71,8 +72,13 @@ def main() -> None:
     ask.add_argument("--data", default=os.environ.get("MULTI30K"))
     ask.add_argument("--steps", type=int, default=40)
     ask.add_argument("--rounds", type=int, default=2)
+    ask.add_argument("--preset", default="tiny")
+    ask.add_argument("--languages", nargs=2, default=["en", "de"])
+    ask.add_argument("--out", default="processes")
     options = ask.parse_args()
-    flags = ["--preset", "tiny", "--precision", "float32"]
+    source, target = options.languages
+    flags = ["--preset", options.preset, "--precision", "float32"]
+    flags += ["--source", source, "--target", target]
     flags += ["--data", options.data] if options.data else []
     started = time.perf_counter()
     found: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -81,7 +87,7 @@ def main() -> None:
             found[name].append(round(pace(threads, processes, flags, options.steps), 1))
             print(f"{name:14} {found[name][-1]:8,.0f} target tokens/s", flush=True)
     minutes = (time.perf_counter() - started) / 60
-    write("processes", {"made": made([1, 2], minutes, ""), "ways": found})
+    write(options.out, {"made": made([1, 2], minutes, ""), "ways": found})
 
 
 if __name__ == "__main__":
