@@ -10,6 +10,7 @@ from chapters import chapters
 import transformer
 
 ROOT = Path(__file__).resolve().parent.parent
+DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+|py:data):: (\S+)$", re.MULTILINE)
 MADE_FROM = re.compile(r"Made from (book/\S+\.md)")
 
 
@@ -17,9 +18,8 @@ def on_the_page() -> dict[str, str]:
     """Each name on the API page, and the module that it is documented in."""
     found: dict[str, str] = {}
     module = ""
-    directive = re.compile(r"^\.\. (currentmodule|auto\w+|py:data):: (\S+)$", re.MULTILINE)
     page = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
-    for kind, name in directive.findall(page):
+    for kind, name in DIRECTIVE.findall(page):
         if kind == "currentmodule":
             module = name
         else:

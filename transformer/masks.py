@@ -18,11 +18,7 @@ __all__ = [
 def padding_mask(
     ids: Int[Tensor, "batch length"], pad_id: int
 ) -> Bool[Tensor, "batch 1 1 length"]:
-    """Padding mask: True at every key that is not padding, for all heads and queries.
-
-    The shape keeps axes apart: a plain (batch, length) mask would be
-    taken for one of (queries, keys).
-    """
+    """Padding mask: True at tokens that are not padding, for all heads and queries."""
     return (ids != pad_id)[:, None, None, :]
 
 
