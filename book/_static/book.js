@@ -28,8 +28,8 @@
 // Read, Code, All: how much of the page is open. The paragraph in view stays in place.
 addEventListener("DOMContentLoaded", () => {
   const folds = [...document.querySelectorAll("article details.fold")];
-  const title = document.querySelector("article h1");
-  if (!folds.length || !title) return;
+  const place = document.querySelector(".header-article-items__end");
+  if (!folds.length || !place) return;
   const opens = {
     Read: () => false,
     Code: (fold) => !fold.matches(".fold-claim, .fold-deeper"),
@@ -55,7 +55,7 @@ addEventListener("DOMContentLoaded", () => {
     button.addEventListener("click", () => choose(mode, true));
     bar.append(button);
   }
-  title.after(bar);
+  place.prepend(bar);
   let mode = "Read";
   try { mode = localStorage.getItem("folds") || mode; } catch {}
   choose(mode in opens ? mode : "Read", false);
