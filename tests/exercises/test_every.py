@@ -29,7 +29,7 @@ CHAPTERS = [
 ]
 CELL = re.compile(r"```\{code-cell\} ipython3\n:tags: \[(\w+)\]\n(.*?)\n```", re.DOTALL)
 # Their solutions ask a model that the chapter has built or trained.
-ASK_A_MODEL = {"encoder.check_reaches", "attention_maps.check_hidden"}
+ASK_A_MODEL = {"encoder.check_reaches"}
 
 
 def rotation(k, d_model):
@@ -40,6 +40,11 @@ def rotation(k, d_model):
         sin, cos = math.sin(angle), math.cos(angle)
         blocks.append(torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64))
     return torch.block_diag(*blocks)
+
+
+def ngrams(words, n):
+    """Chapter 16's, which its solutions may use."""
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
 def module_of(chapter):
@@ -57,7 +62,8 @@ def answers(chapter, tag):
     module, found = module_of(chapter), []
     short = module.__name__.rpartition(".")[2]
     names = {"torch": torch, "math": math, "F": F, "Counter": Counter}
-    names |= {"rotation": rotation, "KINDS": ["person", "action", "place", "time"]}
+    names |= {"rotation": rotation, "ngrams": ngrams}
+    names |= {"KINDS": ["person", "action", "place", "time"]}
     for part in transformer.__all__:
         names[part] = getattr(transformer, part)
     for part in ("BOS_ID", "EOS_ID", "PAD_ID"):
