@@ -14,41 +14,89 @@ from bookkit.exercises import (
     wrong,
 )
 
+Merges = list[tuple[str, str]]
+
+
+def _encode(word: str, merges: Merges, first_only: bool = False) -> list[str]:
+    """The pieces of a word: each merge in its turn, wherever the pair occurs."""
+    pieces = list(word)
+    for pair in merges:
+        at = 0
+        while at < len(pieces) - 1:
+            if (pieces[at], pieces[at + 1]) == tuple(pair):
+                pieces[at : at + 2] = ["".join(pair)]
+                if first_only:
+                    break
+            at += 1
+    return pieces
+
+
+def _longest_first(word: str, merges: Merges) -> list[str]:
+    """The longest known piece from the left, again and again."""
+    known = {"".join(pair) for pair in merges} | set(word)
+    pieces = []
+    while word:
+        end = next(n for n in range(len(word), 0, -1) if word[:n] in known)
+        pieces.append(word[:end])
+        word = word[end:]
+    return pieces
+
+
+def _any_first(word: str, merges: Merges) -> list[str]:
+    """The first pair from the left that some merge has, again and again."""
+    pieces = list(word)
+    at = 0
+    while at < len(pieces) - 1:
+        if (pieces[at], pieces[at + 1]) in merges:
+            pieces[at : at + 2] = ["".join(pieces[at : at + 2])]
+            at = -1
+        at += 1
+    return pieces
+
 
 @exercise
-def check_merge(join: Callable[[tuple[str, ...], tuple[str, str]], Any]) -> Verdict:
-    """Exercise: join a pair of pieces wherever it stands."""
-    cases = [
-        (("b", "a", "n", "a", "n", "a"), ("a", "n"), ("b", "an", "an", "a")),
-        (("l", "o", "w"), ("w", "l"), ("l", "o", "w")),
-        (("a", "a", "a", "a"), ("a", "a"), ("aa", "aa")),
-        (("a", "a", "a"), ("a", "a"), ("aa", "a")),
-        (("ba", "n", "a", "n"), ("a", "n"), ("ba", "n", "an")),
+def check_encode(encode: Callable[[str, Merges], Any]) -> Verdict:
+    """Exercise: cut a word into subwords."""
+    newest = [("w", "e"), ("we", "s"), ("n", "e"), ("ne", "w")]
+    newest += [("e", "s"), ("s", "t"), ("e", "st")]
+    cases: list[tuple[str, Merges]] = [
+        ("lowest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")]),
+        ("newest", newest),
+        ("banana", [("a", "n"), ("b", "an"), ("an", "a")]),
+        ("aaaaa", [("a", "a")]),
+        ("xyz", [("a", "n")]),
     ]
-    for pieces, pair, wanted in cases:
-        answer = join(pieces, pair)
+    for word, merges in cases:
+        expected = _encode(word, merges)
+        answer = encode(word, list(merges))
         if isinstance(answer, str) or not isinstance(answer, Sequence):
-            return wrong(f"A tuple of pieces is wanted, got {answer!r}.")
-        answer = tuple(map(str, answer))
-        if answer == wanted:
+            return wrong(f"A list or tuple of pieces is wanted, got {answer!r}.")
+        pieces = [str(piece) for piece in answer]
+        if pieces == expected:
             continue
-        told = f"{pieces} with {pair} should be {wanted}, got {answer}."
-        if "".join(answer) != "".join(pieces):
-            return wrong(f"Letters were lost or doubled: {told}")
-        if answer == pieces:
-            return wrong(f"Nothing was joined: {told}")
-        if answer == ("a", "aa"):
-            return wrong(f"You went from the right: begin at the left. {told}")
-        if answer[0] == "ban":
+        shown = f"{word!r} with {merges} should be {expected}, got {pieces}."
+        if "".join(pieces) != word:
+            return wrong(f"Letters were lost or doubled: {shown}")
+        if pieces == list(word):
+            return wrong(f"Nothing was joined: {shown}")
+        if pieces == _encode(word, merges, first_only=True):
+            return wrong(f"A pair is joined wherever it occurs, not once: {shown}")
+        if pieces == _encode(word, merges[::-1]):
+            return wrong(f"The first merge learned is the first applied: {shown}")
+        if pieces == _longest_first(word, merges):
             return wrong(
-                f"You searched the text: *ba* ends in a, and is another piece. {told}"
+                "You took the longest known piece. Byte-pair encoding repeats the "
+                f"merges in the order in which they were learned: {shown}"
             )
-        if len(set(pieces)) == 1 or any(len(piece) > 2 for piece in answer):
-            return wrong(f"A piece just joined joined again, or none did: {told}")
-        if sum(len(piece) > 1 for piece in answer) == 1:
-            return wrong(f"You joined the first place only; join them all: {told}")
-        return wrong(told)
-    return right("Everywhere, from the left, and no piece twice in one round.")
+        if pieces == _any_first(word, merges):
+            return wrong(
+                "You joined the first pair from the left that any merge has. The order "
+                f"of the merges decides, not that of the letters: {shown}"
+            )
+        if len(set(word)) == 1:
+            return wrong(f"From the left, and what was just joined stays: {shown}")
+        return wrong(shown)
+    return right("Merge by merge, in the order in which they were learned.")
 
 
 @exercise
