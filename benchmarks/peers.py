@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from plain import PlainTransformer, SmoothedLoss  # noqa: E402
+from plain_transformer import PlainTransformer, SmoothedLoss  # noqa: E402
 
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import Transformer, TransformerConfig  # noqa: E402
