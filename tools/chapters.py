@@ -12,10 +12,11 @@ class ChapterError(ValueError):
 
 
 def chapters(root: Path) -> list[Path]:
-    """Chapters in reading order, then the workshop's."""
+    """Chapters in reading order, then the workshop's, then the recipes."""
     book = root / "book"
     numbered = sorted(book.glob("[0-9][0-9]-*.md"))
-    return numbered + sorted((book / "workshop").glob("*.md"))
+    recipes = sorted(book.glob("how-to.md"))
+    return numbered + sorted((book / "workshop").glob("*.md")) + recipes
 
 
 def book_of(chapter: Path) -> Path:

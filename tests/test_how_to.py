@@ -1,0 +1,52 @@
+"""What the page of recipes shows and does not run itself: commands, and ONNX."""
+
+import re
+import shlex
+from pathlib import Path
+
+import jupytext
+import pytest
+import torch
+import typer.main
+
+from transformer.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "book" / "how-to.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+SHELL = "\n".join(re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"-m transformer (.*)", SHELL)
+(ONNX,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def recipe(name: str) -> list[str]:
+    """The cells between a recipe's label and the next one."""
+    head = TEXT[: TEXT.index("(how-to)=")]
+    body = re.split(r"^\((how-to-[a-z]+)\)=$", TEXT, flags=re.MULTILINE)
+    cells = jupytext.reads(head + body[body.index(name) + 1], fmt="md:myst").cells
+    return [cell.source for cell in cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_and_its_options_exist(line: str) -> None:
+    name, *options = shlex.split(line, comments=True)
+    command = typer.main.get_command(app).commands[name]
+    command.make_context(name, options)  # refuses an option that is not there
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore")  # the exporter's own
+def test_onnx_gives_the_logits_of_the_model_for_other_shapes() -> None:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
+        pytest.skip("an older torch writes ONNX in another way")
+    names: dict = {}
+    train, export = recipe("how-to-train"), recipe("how-to-export")
+    for cell in [*train[:3], *export, ONNX]:
+        exec(cell, names)
+    with torch.no_grad():
+        expected = names["model"](names["three"], names["begun"])
+    found = torch.from_numpy(names["logits"])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    for side in ("source_ids", "target_ids"):
+        assert names[side].shape != names["three"].shape
+    names["temporary"].cleanup()
