@@ -25,7 +25,7 @@ NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-tim
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 .DEFAULT_GOAL := help
-.PHONY: help book site test quick lint units mutants chapters browser lab sync weights bench clean
+.PHONY: help book site test quick lint units coverage mutants chapters browser lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -52,11 +52,15 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 	$(PY) tools/tangle.py --check
 	$(PY) tools/notebooks.py check
 
-units: $(INSTALLED)  ## the package's tests, every shape checked; which branches they reach
+units: $(INSTALLED)  ## the package's tests, every shape checked
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES)
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m plain
+	$(PYTEST) tests/exercises -n 2
+
+coverage: $(INSTALLED)  ## which branches those tests reach
 	@rm -f .coverage
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES) $(COVER)
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m plain $(COVER) --cov-append
-	$(PYTEST) tests/exercises -n 2
 	$(BIN)/coverage report --skip-covered
 
 ifneq ($(OS),Windows_NT)
