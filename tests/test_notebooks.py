@@ -78,7 +78,7 @@ def test_a_book_in_step_passes(book: Path) -> None:
     assert tool(book, "check").returncode == 0
     result = nbval(book)
     assert result.returncode == 0, result.stdout
-    assert "4 passed" in result.stdout
+    assert "5 passed" in result.stdout
 
 
 def test_writing_again_runs_nothing_and_changes_nothing(book: Path) -> None:
@@ -107,6 +107,23 @@ def test_an_edit_leaves_the_ids_of_other_cells_alone(book: Path) -> None:
     assert ids()[-1] != before[-1]
 
 
+def test_a_notebook_installs_what_it_needs_and_the_page_does_not(book: Path) -> None:
+    first, second, *_ = (
+        c for c in json.loads(stored(book).read_text())["cells"] if "outputs" in c
+    )
+    assert "".join(first["source"]) == notebooks.INSTALL
+    assert second["execution_count"] == 1
+    assert tool(book, "seed").returncode == 0
+    (cached,) = (book / "_build" / ".jupyter_cache").rglob("base.ipynb")
+    assert "pip install" not in cached.read_text()
+    change(book, lambda notebook: notebook["cells"].pop(1))
+    assert "other words" in tool(book, "check").stderr
+    before = stored(book).read_text()
+    assert "new words only" in tool(book, "write").stdout
+    assert before != stored(book).read_text()
+    assert tool(book, "check").returncode == 0
+
+
 def test_a_chapter_edited_and_not_run_is_caught(book: Path) -> None:
     chapter = book / "book" / "03-small.md"
     for old, new in (("x = 3", "x = 4"), ("x > 2", "x > 1"), ("claim", "c")):
@@ -117,14 +134,14 @@ def test_a_chapter_edited_and_not_run_is_caught(book: Path) -> None:
 
 
 def test_new_words_are_caught_and_written_without_a_run(book: Path) -> None:
-    change(book, lambda notebook: notebook["cells"][2]["outputs"][0].update(text="7\n"))
+    change(book, lambda notebook: notebook["cells"][3]["outputs"][0].update(text="7\n"))
     (book / "book" / "03-small.md").write_text(CHAPTER.replace("A chapter", "Another"))
     result = tool(book, "check")
     assert result.returncode == 1
     assert "03-small.md has other words than its notebook" in result.stderr
     assert tool(book, "write").returncode == 0
     assert tool(book, "check").returncode == 0
-    heading, _, printed, *_ = json.loads(stored(book).read_text())["cells"]
+    heading, _, _, printed, *_ = json.loads(stored(book).read_text())["cells"]
     assert heading["source"] == ["# Another"]
     assert printed["outputs"][0]["text"] == ["7\n"]  # the old run's
 
@@ -278,7 +295,7 @@ def test_a_printed_number_changed_is_caught(book: Path) -> None:
     stored(book).write_text(text.replace("0.429", "0.428"))
     result = nbval(book)
     assert result.returncode == 1
-    assert "1 failed, 3 passed" in result.stdout
+    assert "1 failed, 4 passed" in result.stdout
     assert re.search("0.428.*0.429", result.stdout, flags=re.DOTALL)
 
 

@@ -119,13 +119,11 @@ def test_constraints_name_everything_that_is_declared() -> None:
         assert sorted(wanted - pinned) == [], file
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's files, unpacked."""
+def build_wheel(folder: Path) -> Path:
+    """The wheel, built from a copy of what it is made of."""
     backend = pytest.importorskip("setuptools")
     if int(backend.__version__.partition(".")[0]) < 77:
         pytest.skip("the setuptools here is older than the build needs")
-    folder = tmp_path_factory.mktemp("wheel")
     source, out = folder / "source", folder / "out"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
@@ -137,7 +135,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(out)]
     subprocess.run([*command, str(source)], check=True)
     (built,) = out.glob("*.whl")
-    zipfile.ZipFile(built).extractall(folder / "site")
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files, unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    zipfile.ZipFile(build_wheel(folder)).extractall(folder / "site")
     return folder / "site"
 
 

@@ -382,14 +382,16 @@ def test_next_leads_through_the_whole_book_and_previous_back(
     page.wait_for_url(f"**/{PAGES[1]}.html")
 
 
-@pytest.mark.parametrize("name", CHAPTERS + WORKSHOP)
+@pytest.mark.parametrize("name", [*CHAPTERS, *WORKSHOP, "book/how-to"])
 def test_a_chapter_can_be_taken_home_as_a_notebook(
     home: str, page: Page, name: str
 ) -> None:
     page.goto(f"{home}/{name}.html")
-    link = page.locator("a[href$='.ipynb']").first
+    link, how = page.locator("article .take-home a").all()
     answer = page.request.get(link.evaluate("a => a.href"))
     assert answer.ok
+    address, _, section = how.evaluate("a => a.href").partition("#")
+    assert f'id="{section}"' in page.request.get(address).text()
     stored = ROOT / "book" / "notebooks" / f"{name.removeprefix('book/')}.ipynb"
     assert answer.json() == json.loads(stored.read_text(encoding="utf-8"))
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = """\
@@ -39,13 +41,16 @@ BROKEN = {  # one page each, in one build
 }
 
 
-def build(root: Path, pages: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def build(
+    root: Path, pages: dict[str, str], config: str = ""
+) -> subprocess.CompletedProcess[str]:
     book = root / "book"
-    book.mkdir()
+    book.mkdir(exist_ok=True)
     for name in ("_ext", "_static", "references.bib"):
         source, target = ROOT / "book" / name, book / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    shutil.copy(ROOT / "_config.yml", root)
+    text = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    (root / "_config.yml").write_text(text + config, encoding="utf-8")
     (root / "vendor").mkdir()
     files = "".join(f"  - file: book/{name}\n" for name in pages if name != "intro")
     toc = "format: jb-book\nroot: book/intro\n" + (
@@ -62,11 +67,22 @@ def build(root: Path, pages: dict[str, str]) -> subprocess.CompletedProcess[str]
 
 
 def test_a_good_page_is_built(tmp_path: Path) -> None:
-    result = build(tmp_path, {"intro": PAGE})
+    notebook = tmp_path / "book" / "notebooks" / "intro.ipynb"
+    notebook.parent.mkdir(parents=True)
+    nbformat.write(new_notebook(), notebook)
+    repository = "https://github.com/who/where"
+    config = f"\nrepository:\n  url: {repository}\n  branch: trunk\n"
+    result = build(tmp_path, {"intro": PAGE}, config)
     assert result.returncode == 0, result.stdout + result.stderr
     html = (tmp_path / "_build" / "html" / "book" / "intro.html").read_text()
     assert '<svg role="img" aria-label="A cat." viewBox' in html
     assert "Fig. 1" in html
+    links = re.findall(r'<a href="([^"]*/intro\.ipynb)"', html)
+    assert [link.partition("intro")[0] for link in links] == [
+        "../notebooks/",
+        "https://colab.research.google.com/github/who/where/blob/trunk/book/notebooks/",
+        "https://mybinder.org/v2/gh/who/where/trunk?urlpath=lab/tree/book/notebooks/",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,20 @@ from chapters import ChapterError, chapters, named, stored
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 from plain import glued, plain
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL_LIMIT = 1800  # seconds, on a busy machine, that one cell may run
 REWORDED = "has other words than its notebook"
+INSTALL = """\
+# This notebook needs the book's package: where it is missing, install it.
+try:
+    import bookkit
+except ImportError:
+    print("tested-transformer[book] is missing here: installing it takes minutes.")
+    %pip install --quiet --find-links . "tested-transformer[book]"
+""".rstrip()
 
 
 def unrun(chapter: Path) -> NotebookNode:
@@ -45,6 +54,19 @@ def unrun(chapter: Path) -> NotebookNode:
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
+
+
+def installs(cell: NotebookNode) -> bool:
+    """Whether a cell is the one that installs the package: no chapter has it."""
+    return str(cell.id) == "install"
+
+
+def add_install(notebook: NotebookNode) -> None:
+    """Put the installing cell before the first cell that runs."""
+    kinds = [cell.cell_type for cell in notebook.cells]
+    if "code" in kinds:
+        cell = new_code_cell(INSTALL, id="install")
+        notebook.cells.insert(kinds.index("code"), cell)
 
 
 def read(path: Path) -> NotebookNode | None:
@@ -70,8 +92,9 @@ def text_of(notebook: NotebookNode) -> list[tuple[str, ...]]:
 
 
 def code_of(notebook: NotebookNode) -> list[tuple[str, ...]]:
-    """The part of it that runs."""
-    return [cell for cell in text_of(notebook) if cell[0] == "code"]
+    """The part of it that runs for the page."""
+    cells = [cell for cell in text_of(notebook) if cell[0] == "code"]
+    return [cell for cell in cells if cell[1] != "install"]
 
 
 def with_text(chapter: Path, notebook: NotebookNode) -> NotebookNode:
@@ -80,6 +103,7 @@ def with_text(chapter: Path, notebook: NotebookNode) -> NotebookNode:
     plain(fresh, chapter, glued(notebook))
     ran = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     fresh.cells = [ran.get(cell.id, cell) for cell in fresh.cells]
+    add_install(fresh)
     return fresh
 
 
@@ -94,7 +118,8 @@ def complaint(chapter: Path) -> str | None:
         return f"cannot be read: {error}"
     if code_of(notebook) != code_of(fresh):
         return "was edited and not run again"
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    cells = [cell for cell in notebook.cells if not installs(cell)]
+    code = [cell for cell in cells if cell.cell_type == "code"]
     if any(cell.execution_count is None for cell in code):
         return "has cells that never ran"
     for cell in code:
@@ -184,6 +209,7 @@ def check(root: Path) -> int:
 def seed(root: Path) -> int:
     """Fill the build's cache, so that it renders stored outputs and runs nothing."""
     from jupyter_cache import get_cache
+    from jupyter_cache.base import CacheBundleIn
 
     missing = [c for c in chapters(root) if read(stored(c)) is None]
     for chapter in missing:
@@ -195,8 +221,11 @@ def seed(root: Path) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     cache = get_cache(folder)
     for chapter in chapters(root):
-        path = str(stored(chapter).resolve())
-        cache.cache_notebook_file(path, check_validity=False, overwrite=True)
+        path = stored(chapter).resolve()
+        notebook = nbformat.read(path, 4)
+        notebook.cells = [cell for cell in notebook.cells if not installs(cell)]
+        bundle = CacheBundleIn(notebook, str(path))
+        cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
     return 0
 
 

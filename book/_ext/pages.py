@@ -35,7 +35,7 @@ def counts(notebooks: Path, pages: frozenset[str]) -> dict[str, int]:
             tags = cell.metadata.get("tags", [])
             found["claims"] += "claim" in tags
             found["exercises"] += "exercise" in tags
-            if cell.cell_type != "code":
+            if cell.cell_type != "code" or cell.id == "install":
                 continue
             found["cells"] += 1
             for output in cell.outputs:
@@ -100,24 +100,36 @@ def require_alt(app: Sphinx, doctree: nodes.document) -> None:
                 logger.warning("a figure without alt text", location=raw)
 
 
-def dress(
+def launches(repository: str, branch: str, name: str) -> list[str]:
+    """Links that open a notebook of a repository on a machine of others."""
+    project = repository.removesuffix("/").removeprefix("https://github.com/")
+    if not repository or project == repository:
+        return []
+    colab = f"https://colab.research.google.com/github/{project}/blob/{branch}"
+    binder = f"https://mybinder.org/v2/gh/{project}/{branch}?urlpath=lab/tree"
+    return [
+        f'<a href="{colab}/book/notebooks/{name}">open it in Colab</a>',
+        f'<a href="{binder}/book/notebooks/{name}">on Binder</a>',
+    ]
+
+
+def take_home(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Offer the chapter as a notebook."""
-    name = page.removeprefix("book/")
-    if not (Path(app.srcdir) / "book" / "notebooks" / f"{name}.ipynb").exists():
+    """Offer a chapter as a notebook, in a line below its title."""
+    name = f"{page.removeprefix('book/')}.ipynb"
+    if not (Path(app.srcdir) / "book" / "notebooks" / name).exists():
         return
-    address = context["pathto"](f"notebooks/{name}.ipynb", resource=True)
-    context["header_buttons"].insert(
-        0,
-        {
-            "type": "link",
-            "url": address,
-            "tooltip": "Download this chapter as a notebook",
-            "icon": "fas fa-download",
-            "label": "download-notebook-button",
-        },
-    )
+    address = context["pathto"](f"notebooks/{name}", resource=True)
+    links = [f'<a href="{address}" download>Download this notebook</a>']
+    theme = app.config.html_theme_options  # of `repository:` in _config.yml
+    branch = theme.get("repository_branch") or "main"
+    links += launches(theme.get("repository_url", ""), branch, name)
+    if "book/how-to" in app.env.found_docs:
+        how = f"{context['pathto']('book/how-to')}#how-to-notebook"
+        links.append(f'<a href="{how}">how to run it</a>')
+    line = f'<p class="take-home">{" · ".join(links)}</p>'
+    context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
 
 
 def mend(
@@ -191,7 +203,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("count", Count())
     app.connect("builder-inited", index_prose)
     app.connect("doctree-read", require_alt)
-    app.connect("html-page-context", dress, priority=900)
+    app.connect("html-page-context", take_home)
     app.connect("html-page-context", mend)
     app.connect("build-finished", copy_notebooks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
