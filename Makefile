@@ -25,7 +25,7 @@ NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-tim
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 .DEFAULT_GOAL := help
-.PHONY: help book site test quick lint units coverage mutants chapters browser lab sync weights bench clean
+.PHONY: help book site test quick lint units coverage mutants nulls chapters browser lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -68,6 +68,9 @@ mutants: $(INSTALLED)  ## do tests notice small breaks? hours; less with ONLY='t
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2 $(if $(ONLY),'$(ONLY)')
 	$(BIN)/mutmut export-cicd-stats
 	$(PY) tools/mutants.py
+
+nulls: $(INSTALLED)  ## does each claim fail for its null? a quarter of an hour; ONLY=05: one chapter
+	OMP_NUM_THREADS=1 $(PY) tools/nulls.py $(ONLY)
 endif
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored

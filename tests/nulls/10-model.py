@@ -1,0 +1,144 @@
+# %% claim: With the same weights the package's model
+# null: the plain model keeps weights of its own
+plain.load_state_dict = lambda state: None
+
+# %% claim: With the same weights the package's model
+# null: the plain model without positions
+plain.position.forward = lambda x: x
+
+# %% claim: In each of the three cases
+# null: log V alone
+cases = {name: (case, 0.0) for name, (case, _) in cases.items()}
+
+# %% claim: In each of the three cases
+# null: large logits cost nothing
+above["own table, twice as large"] = above["own table"]
+
+# %% claim: In each of the three cases
+# null: a shared table starts as one of its own does
+above["shared table"] = above["own table"]
+
+# %% claim: With its own output table
+# null: labels shifted as they should be: nothing leaks
+leak = {
+    (norm_first, tie, layers): start(norm_first=norm_first, tie=tie, layers=layers)
+    for norm_first, tie, layers in leak
+}
+
+# %% claim: With its own output table
+# null: the leak does not depend on the tie
+leak = {
+    (norm_first, tie, layers): leak[norm_first, True, layers]
+    for norm_first, tie, layers in leak
+}
+
+# %% claim: The word's own direction fades
+# null: outputs compared with another word's row
+forward = TokenEmbedding.forward
+TokenEmbedding.forward = lambda self, ids: forward(self, ids)
+decode = Transformer.decode
+Transformer.decode = lambda self, ids, memory: decode(self, ids.roll(1, 1), memory)
+cosine = {case: own_word(*case) for case in cosine}
+
+# %% claim: The word's own direction fades
+# null: the order of norm and sublayer does not matter
+cosine = {(norm_first, layers): cosine[True, layers] for norm_first, layers in cosine}
+
+
+# %% claim: The gradient of a tied table
+# null: one use of the table alone has a gradient
+def sum(gradients):
+    return gradients[0]
+
+
+# %% claim: The gradient of a tied table
+# null: the tables are not tied
+Transformer._tie = lambda self: None
+
+# %% claim: After eighty steps the loss
+# null: every start learns as Xavier's does
+memorised = dict.fromkeys(memorised, memorised["Xavier"])
+
+# %% claim: After eighty steps the loss
+# null: no start learns
+memorised = {n: [(a, a) for a, _ in runs] for n, runs in memorised.items()}
+
+# %% claim: The value and output projections
+# null: the query and key projections are the cause
+LARGE = ("cross_attention.query_proj", "cross_attention.key_proj")
+
+# %% claim: The value and output projections
+# null: those of self-attention are the cause
+LARGE = tuple(name.replace("cross", "self") for name in LARGE)
+
+# %% claim: With standard normal weights everywhere
+# null: Xavier's weights
+fills = {**fills, "normal, std 1": fills["Xavier"]}
+
+# %% claim: The model keeps all three
+# null: the model forgets its causal mask
+Transformer = SeesTheFuture
+
+# %% claim: The model keeps all three
+# null: the faulty model has its causal mask after all
+SeesTheFuture = Transformer
+
+# %% claim: The model keeps all three
+# null: padding is known by the batch's own id
+properties_config = lambda norm_first=False, **special: TransformerConfig.tiny(
+    11, 11, dropout=0.0, tie_embeddings=True, norm_first=norm_first
+)
+
+# %% claim: Models built with the sizes
+# null: attention without biases
+without = 4 * 512
+base["one encoder layer"] -= without
+base["one decoder layer"] -= 2 * without
+base["total"] -= 18 * without
+
+# %% claim: Models built with the sizes
+# null: attention and feed-forward hold the same
+base["one feed-forward"] = base["one attention"] * 3 // 2
+
+# %% claim: Models built with the sizes
+# null: tables not tied
+Transformer._tie = lambda self: None
+
+# %% claim: Ten rows agree on a table
+# null: the paper's text: 37,000 rows
+agree = (36_900.0, 37_100.0)
+
+# %% claim: Outputs and the gradients
+# null: each keeps its own random weights
+from_torch_of = our_model
+our_model = lambda theirs, norm_first, dtype: from_torch_of(
+    torch_model(norm_first, dtype), norm_first, dtype
+)
+
+# %% claim: Outputs and the gradients
+# null: ours without the causal mask
+run_ours = lambda ours, x, y: ours.decoder(
+    y, ours.encoder(x, source_mask), source_mask, words
+)
+
+# %% claim: Without PyTorch's last norm
+# null: the last norm's weights never move
+shaken = torch_model
+torch_model = lambda norm_first, keep_last_norm, std: shaken(
+    norm_first, keep_last_norm=keep_last_norm, std=0
+)
+
+# %% claim: Without PyTorch's last norm
+# null: no last norm in either
+torch_with_norm = torch_model
+torch_model = lambda norm_first, keep_last_norm, std: torch_with_norm(
+    norm_first, keep_last_norm=False, std=std
+)
+
+# %% claim: The loaded model has the same config
+# null: a fresh model of the same config
+loaded = Transformer(model.config).eval()
+
+# %% claim: The loaded model has the same config
+# null: equal tables, not tied
+loaded.output.weight = nn.Parameter(loaded.output.weight.clone())

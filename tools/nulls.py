@@ -1,0 +1,162 @@
+"""Try every claim under a null, which must make it fail.
+
+    python tools/nulls.py [CHAPTER …] [--check]
+
+The nulls of a chapter stand under its name in tests/nulls/, one block each:
+
+    # %% claim: <how the claim's sentence begins>
+    # null: <what is replaced, switched off or left to chance>
+    tokenize = split_words
+
+A block runs in a fork of the chapter, just before its claim. The claim must then raise
+AssertionError, or the error that a line `# raises: NAME` gives. A claim without a null
+is wrong, and so is a null without a claim. With --check nothing runs: claims and nulls
+are only matched.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import sys
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chapters import ChapterError, named, read, stored
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^# %% claim: (.*)\n# null: (.*)\n(?:# raises: (\w+)\n)?", re.M)
+
+
+class Null(NamedTuple):
+    """How its claim begins, what it is, the error it must lead to, its code."""
+
+    claim: str
+    name: str
+    error: str
+    code: str
+
+
+def nulls_of(root: Path, chapter: Path) -> list[Null]:
+    """The blocks of `tests/nulls/STEM.py`, or of `tests/nulls/workshop/STEM.py`."""
+    page = chapter.relative_to(root / "book")
+    path = (root / "tests" / "nulls" / page).with_suffix(".py")
+    parts = BLOCK.split(path.read_text(encoding="utf-8") if path.exists() else "")
+    fields = zip(*(parts[first::4] for first in (1, 2, 3, 4)), strict=True)
+    return [Null(c, n, e or "AssertionError", code) for c, n, e, code in fields]
+
+
+def sentence(claim: str) -> str:
+    """The claim in words: the comment that its cell begins with."""
+    comment = re.match(r"(#.*\n)*", claim)
+    return " ".join(re.sub(r"(?m)^# ?", "", comment[0] if comment else "").split())
+
+
+def cells_of(chapter: Path, tag: str = "") -> list[NotebookNode]:
+    """The code cells with this tag; without one, all that run when nobody helps."""
+    cells = [cell for cell in read(chapter).cells if cell.cell_type == "code"]
+    tags = [set(cell.metadata.get("tags", [])) for cell in cells]
+    wanted = [tag in t if tag else not t & {"exercise", "solution"} for t in tags]
+    return [cell for cell, keep in zip(cells, wanted, strict=True) if keep]
+
+
+def unmatched(root: Path, chapter: Path) -> list[str]:
+    """Claims without a null, and nulls that belong to no claim or to several."""
+    claims = [sentence(cell.source) for cell in cells_of(chapter, "claim")]
+    begins = [null.claim for null in nulls_of(root, chapter)]
+    wrong = [f"no null for: {c}" for c in claims if not c.startswith(tuple(begins))]
+    for begin in dict.fromkeys(begins):
+        if (count := sum(claim.startswith(begin) for claim in claims)) != 1:
+            wrong.append(f"{count} claims begin with: {begin}")
+    return wrong
+
+
+def attempt(null: Null, claim: str, names: dict[str, Any]) -> tuple[str, str]:
+    """What the claim does under its null: "fails", or what is wrong; and its line."""
+    running = "the null"
+    try:
+        exec(compile(null.code, "null", "exec"), names)
+        running = "the claim"
+        exec(compile(claim, "claim", "exec"), names)
+    except BaseException as error:
+        kind = type(error).__name__
+        lines = [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__)]
+        where = (
+            claim.splitlines()[lines[1] - 1].strip() if running != "the null" else ""
+        )
+        if running == "the claim" and kind == null.error:
+            return "fails", where
+        return f"{running} raises {kind}: {error}", where
+    return "passes", ""
+
+
+def in_fork(null: Null, claim: str, names: dict[str, Any]) -> list[str]:
+    """`attempt` in a copy of this process, so that nothing here changes."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        with os.fdopen(writing, "w") as pipe, contextlib.redirect_stdout(io.StringIO()):
+            pipe.write("\n".join(attempt(null, claim, names)))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    return (found or "the process ended\n").rsplit("\n", 1)
+
+
+def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
+    """Run the chapter and, before each claim, its nulls; what is wrong."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    wrong, nulls = unmatched(root, chapter), nulls_of(root, chapter)
+    os.chdir(stored(chapter).parent)
+    for cell in cells_of(chapter):
+        if "claim" in cell.metadata.get("tags", []):
+            words = sentence(cell.source)
+            for null in (null for null in nulls if words.startswith(null.claim)):
+                found, where = in_fork(null, cell.source, shell.user_ns)
+                line = f"{found} under {null.name!r}: {null.claim} …"
+                wrong += [line] * (found != "fails")
+                if verbose:
+                    print(line, "|", where, flush=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            done = shell.run_cell(cell.source)
+        if not done.success:
+            error = done.error_before_exec or done.error_in_exec
+            return [*wrong, f"the chapter itself raises {error!r}"]
+    return wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the command line and do what it says, each chapter in its own process."""
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("chapters", nargs="*", metavar="CHAPTER")
+    ask.add_argument("--check", action="store_true", help="match, and run nothing")
+    ask.add_argument("--verbose", action="store_true", help="show what each null does")
+    ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
+    options = ask.parse_args(arguments)
+    root, failed = options.root.resolve(), 0
+    try:
+        pages = named(root, options.chapters)
+    except ChapterError as error:
+        ask.error(str(error))
+    job = partial(unmatched, root)
+    if not options.check:
+        job = partial(run, root, verbose=options.verbose)
+    with ProcessPoolExecutor(2, max_tasks_per_child=1) as pool:
+        for chapter, wrong in zip(pages, pool.map(job, pages), strict=True):
+            count = len(nulls_of(root, chapter))
+            print(f"{chapter.stem}: {count} nulls, {len(wrong)} problems")
+            print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
+            failed |= bool(wrong)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
