@@ -1,0 +1,217 @@
+# %% claim: PyTorch's cross-entropy
+# null: even probabilities by hand
+p = torch.full((4,), 0.25)
+
+# %% claim: PyTorch's cross-entropy
+# null: the untrained model guesses evenly
+model = lambda source, decoder_input: torch.zeros(
+    *decoder_input.shape, english.vocab_size
+)
+
+# %% claim: `label_smoothed_loss` is the loss
+# null: no smoothing
+smoothed = label_smoothed_loss
+label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
+    logits, labels, 0.0, pad_id
+)
+
+# %% claim: `label_smoothed_loss` is the loss
+# null: the share of ε goes to the wrong words alone
+smoothed = label_smoothed_loss
+label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
+    logits, labels, smoothing * logits.size(-1) / (logits.size(-1) - 1), pad_id
+)
+
+# %% claim: `label_smoothed_loss` is the loss
+# null: padding counts
+smoothed = label_smoothed_loss
+label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
+    logits, labels, smoothing, -1
+)
+
+# %% claim: At $p = q$ the loss
+# null: no smoothing
+smoothed = label_smoothed_loss
+label_smoothed_loss = lambda logits, labels, smoothing=0.1: smoothed(
+    logits, labels, 0.0
+)
+
+# %% claim: At $p = q$ the loss
+# null: the floor of a neighbouring ε
+floor_of = floor
+floor = lambda vocab_size: floor_of(vocab_size, 0.11)
+
+# %% claim: Over twenty random gradients
+# null: gradient descent
+
+
+def adam(weights, gradients, rate):
+    return weights - rate * sum(gradients)
+
+
+# %% claim: Over twenty random gradients
+# null: β₂ of PyTorch's default
+rule = adam
+adam = lambda weights, gradients, rate: rule(weights, gradients, rate, beta2=0.999)
+
+# %% claim: The rate peaks at the end
+# null: a constant rate
+noam_learning_rate = lambda step, d_model, warmup_steps: (
+    (d_model * warmup_steps) ** -0.5
+)
+
+# %% claim: The rate peaks at the end
+# null: a linear fall after the warm-up
+noam_learning_rate = lambda step, d_model, warmup_steps: (
+    (d_model * warmup_steps) ** -0.5
+    * min(step / warmup_steps, (10_001 - step) / (10_001 - warmup_steps))
+)
+
+# %% claim: Ten steps of `train`
+# null: no clipping in `fit`
+fit_clipped, clip = fit, nn.utils.clip_grad_norm_
+
+
+def fit(*arguments):
+    nn.utils.clip_grad_norm_ = lambda parameters, max_norm: None
+    losses = fit_clipped(*arguments)
+    nn.utils.clip_grad_norm_ = clip
+    return losses
+
+
+# %% claim: Ten steps of `train`
+# null: batches in another order in `fit`
+fit_in_order = fit
+fit = lambda model, batches, rate: fit_in_order(model, batches[::-1], rate)
+
+# %% claim: Ten steps of `train`
+# null: the model made again has another seed
+seeds = iter(range(3))
+model_of = phrasebook_model
+phrasebook_model = lambda seed: model_of(seed=max(0, next(seeds) - 1))
+
+# %% claim: After a hundred steps the complete
+# null: an untrained model
+model = phrasebook_model(seed=0)
+with torch.no_grad():
+    ids = make_batch(eight)
+    logits = model(ids.source, ids.decoder_input)
+    loss = label_smoothed_loss(logits, ids.labels).item()
+fitted["nothing"] = loss, exact_match(model, eight)
+
+# %% claim: After a hundred steps the complete
+# null: a model without residuals fits too
+fitted["residuals"] = fitted["nothing"]
+
+# %% claim: After a hundred steps the complete
+# null: the missing mask shows
+fitted["causal mask"] = fitted["residuals"]
+
+# %% claim: At least 98% of the held-out
+# null: an untrained model
+model = phrasebook_model(seed=0)
+
+# %% claim: At least 98% of the held-out
+# null: a model of fewer steps
+for metrics in train(model := phrasebook_model(seed=0), examples, half):
+    if metrics.step == 100:
+        break
+
+# %% claim: At least 98% of the held-out
+# null: a loss and translations that rise together
+scores = {**scores, 50: 0.5}
+
+# %% claim: Less than 30% are right
+# null: no part makes a difference
+variants = dict.fromkeys(variants, variants["whole"])
+
+# %% claim: Less than 30% are right
+# null: the cooldown makes no difference
+variants = {**variants, "no-cool-down": variants["whole"]}
+
+# %% claim: Less than 30% are right
+# null: PyTorch's weights are as bad as × 5
+variants = {**variants, "torch-init": variants["large-init"]}
+
+# %% claim: Without warm-up two of three
+# null: warm-up makes no difference
+variants = {**variants, "no-warmup": variants["whole"]}
+
+# %% claim: Without warm-up two of three
+# null: pre-norm needs it too
+variants = {**variants, "pre-norm-no-warmup": variants["no-warmup"]}
+
+# %% claim: The bad gradient turns
+# null: clipping makes no difference
+walks["not clipped"] = walks["clipped"]
+
+# %% claim: The bad gradient turns
+# null: the bad gradient in m too, not in v alone
+steady = slope
+
+# %% claim: `clip_grad_norm_` divides
+# null: no clipping
+nn.utils.clip_grad_norm_ = lambda parameters, max_norm: None
+
+# %% claim: `clip_grad_norm_` divides
+# null: each tensor clipped by its own norm
+clip = nn.utils.clip_grad_norm_
+nn.utils.clip_grad_norm_ = lambda parameters, max_norm: [
+    clip([weight], max_norm / 10) for weight in parameters
+]
+
+# %% claim: Queries and keys × 5
+# null: no group of maps makes a difference
+variants = dict.fromkeys(variants, variants["whole"])
+
+# %% claim: Queries and keys × 5
+# null: the scores are the cause
+variants = {
+    **variants,
+    "large-query-key": variants["large-init"],
+    "large-others": variants["large-query-key"],
+}
+
+# %% claim: Queries and keys × 5
+# null: the size of the outputs makes no difference
+variants = {**variants, "large-others-balanced": variants["large-others"]}
+
+# %% claim: Without smoothing the plain
+# null: smoothing makes no difference
+variants = {**variants, "no-smoothing": variants["whole"]}
+
+# %% claim: Of a thousand sentences
+# null: dropout makes no difference
+variants = {**variants, "few-dropout": variants["few"], "dropout": variants["whole"]}
+
+# %% claim: Of a thousand sentences
+# null: dropout helps with fresh sentences too
+variants = {**variants, "whole": variants["dropout"], "dropout": variants["whole"]}
+
+# %% claim: Without the causal mask every
+# null: the mask makes no difference
+variants = {**variants, "no-causal-mask": variants["whole"]}
+
+# %% claim: Without the causal mask every
+# null: the square root makes no difference
+variants = {**variants, "no-root": variants["whole"]}
+
+# %% claim: Without the causal mask every
+# null: positions make no difference
+variants = {**variants, "no-positions": variants["whole"]}
+
+# %% claim: Without the causal mask every
+# null: residuals make no difference
+variants = {**variants, "no-residuals": variants["no-root"]}
+
+# %% claim: From each of three seeds
+# null: nothing is taken out
+broken.without_root = lambda model: model
+
+# %% claim: From each of three seeds
+# null: tests that always pass
+properties = dict.fromkeys(properties, lambda model, config: True)
+
+# %% claim: From each of three seeds
+# null: tests that always fail
+properties = dict.fromkeys(properties, lambda model, config: False)

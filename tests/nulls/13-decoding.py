@@ -1,0 +1,221 @@
+# %% claim: The translation is right
+# null: an untrained model
+torch.manual_seed(0)
+model = Transformer(model.config).eval()
+found = plain_greedy(model, source, max_length=32)
+
+# %% claim: The translation is right
+# null: the sentence stood in training
+sampled = sample_pairs
+sample_pairs = lambda count, seed: sampled(5 * count, seed, held_out=None)
+
+# %% claim: A training step runs the decoder
+# null: the decoder runs once for each sentence
+decoder_runs = lambda action: 1
+
+# %% claim: A training step runs the decoder
+# null: six runs, as for our sentence
+decoder_runs = lambda action: 6
+
+# %% claim: With the causal mask, appending
+# null: no mask in either
+masked = unmasked
+
+# %% claim: With the causal mask, appending
+# null: the mask in both
+unmasked = masked
+
+# %% claim: In double precision, for three sources
+# null: the cache without the padding mask of the sources
+prefill = CachedDecoder.prefill
+
+
+def without_mask(self, *arguments):
+    state = prefill(self, *arguments)
+    state.source_mask = torch.ones_like(state.source_mask)
+    return state
+
+
+CachedDecoder.prefill = without_mask
+
+# %% claim: In double precision, for three sources
+# null: single precision
+copy.deepcopy = lambda model: model
+model.double = lambda: model
+
+# %% claim: The formula holds exactly
+# null: the source costs nothing
+source = source[:, :0]
+
+# %% claim: The formula holds exactly
+# null: without a cache a token costs what it costs with one
+multiplied["without"] = multiplied["with"]
+
+# %% claim: Neighbours in a batch
+# null: padding is attended to
+prefill = CachedDecoder.prefill
+
+
+def without_mask(self, *arguments):
+    state = prefill(self, *arguments)
+    state.source_mask = torch.ones_like(state.source_mask)
+    return state
+
+
+CachedDecoder.prefill = without_mask
+together = greedy_search(model, sources, max_length=32)
+
+# %% claim: Neighbours in a batch
+# null: all rows stay to the last step
+rows = [len(sources)] * len(rows)
+
+# %% claim: Chapter 12 counts exact
+# null: every translation counts as exact
+exact_matches = lambda model, examples: [True] * len(examples)
+
+# %% claim: Chapter 12 counts exact
+# null: the next sentence's count
+counted = exact_matches
+exact_matches = lambda model, examples: [
+    counted(model, examples)[i - 1] for i in range(len(examples))
+]
+
+# %% claim: `top_p_filter` gives
+# null: no filter
+top_p_filter = lambda probabilities, top_p: probabilities
+
+# %% claim: `top_p_filter` gives
+# null: the most probable tokens are taken to stand first
+
+
+def top_p_filter(probabilities, top_p):
+    kept = probabilities * (probabilities.cumsum(-1) - probabilities < top_p)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+# %% claim: `top_p_filter` gives
+# null: even draws within the nucleus
+filtered = top_p_filter
+top_p_filter = lambda probabilities, top_p: (
+    filtered(probabilities, top_p)
+    if len(probabilities) == 4
+    else F.normalize((filtered(probabilities, top_p) > 0).float(), p=1, dim=-1)
+)
+
+# %% claim: At temperature 1 the share
+# null: the share of greedy search at every setting
+shares = {top_p: [sum(exact) / len(exact)] * 5 for top_p in shares}
+
+# %% claim: At temperature 1 the share
+# null: the nucleus makes no difference
+shares[0.8] = shares[1.0]
+
+# %% claim: At temperature 1 the share
+# null: temperature 0.7, counted as 1
+shares[1.0] = [shares[1.0][2]] * 5
+
+# %% claim: The model gives the sentence
+# null: the sentence that greedy search finds
+cat = greedy
+
+# %% claim: On the way to the winner
+# null: the tree of greedy search
+branches, winner = tree(hard, beam_size=1)
+view = BeamTree(branches, winner, title="")
+
+# %% claim: On the way to the winner
+# null: an easy sentence
+branches, winner = tree(source[0].tolist(), beam_size=3)
+view = BeamTree(branches, winner, title="")
+
+# %% claim: For the hard sentence and 30
+# null: a beam makes no difference: greedy search
+beam_search = lambda model, batch, length, beam_size, **options: greedy_search(
+    model, batch, length
+)
+
+# %% claim: For the hard sentence and 30
+# null: a finished hypothesis does not close its place
+
+
+def plain_beam(model, source, max_length, beam_size, search=plain_beam):
+    return search(model, source, max_length, beam_size + 1)
+
+
+# %% claim: With the cache left unpermuted
+# null: the cache permuted as it must be
+muddled = correct
+
+# %% claim: With the cache left unpermuted
+# null: every translation changes
+muddled = [*reversed(correct[:-1]), muddled[-1]]
+
+# %% claim: For twenty held-out sentences
+# null: greedy search in place of the search that proves
+most_probable = lambda ids: (greedy_search(model, [ids], 32)[0], 0)
+
+# %% claim: For twenty held-out sentences
+# null: the beam makes no difference
+beam_search = lambda model, batch, length, beam_size: greedy_search(
+    model, batch, length
+)
+
+# %% claim: `length_normalised` gives
+# null: no normalisation
+length_normalised = lambda score, length, alpha: score
+
+# %% claim: `length_normalised` gives
+# null: divided by the length itself
+length_normalised = lambda score, length, alpha: score / length**alpha
+
+# %% claim: In all three models a wider
+# null: the beam makes no difference
+curve_of = curve
+curve = lambda seed, alpha, what: [curve_of(seed, alpha, what)[0]] * len(sizes)
+
+# %% claim: In all three models a wider
+# null: the penalty makes no difference
+curve_of = curve
+curve = lambda seed, alpha, what: curve_of(seed, 0.0, what)
+
+# %% claim: In all three models a wider
+# null: nothing is lost to be won back
+lost, back = [0, 0, 0], [0, 0, 0]
+
+# %% claim: On real sentences a beam
+# null: a beam brings nothing
+gains = [0.0] * len(gains)
+
+# %% claim: On real sentences a beam
+# null: gains of either sign, by chance
+gains = [gains[0], -gains[1], gains[2]]
+
+# %% claim: On real sentences a beam
+# null: beams change a translation
+searched = beam_search
+beam_search = lambda model, batch, length, size: [
+    *searched(model, batch, length, size)[:-1],
+    [],
+]
+
+# %% claim: Changing *amie* to *ami*
+# null: always her
+translator.translate = lambda sentence, beam_size, translate=translator.translate: (
+    translate(sentence.replace("ami ", "amie "), beam_size)
+)
+
+# %% claim: With the same words in another order
+# null: the words in the right order
+reversed = list
+
+# %% claim: Of five such sentences one
+# null: one probability for all
+doubtful = dict.fromkeys(doubtful, 0.5)
+
+# %% claim: Of five such sentences one
+# null: all are translated rightly
+translator.translate = lambda sentence, beam_size: unusual[sentence]
+
+# %% claim: Of five such sentences one
+# null: none is translated rightly
+translator.translate = lambda sentence, beam_size: sentence

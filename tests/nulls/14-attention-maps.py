@@ -1,0 +1,121 @@
+# %% claim: The plain hook and
+# null: the maps of a batch in another order
+maps_of = attention_maps
+attention_maps = lambda model, source, decoder_input: maps_of(
+    model, source.flip(0), decoder_input.flip(0)
+)
+
+# %% claim: The plain hook and
+# null: looking changes the output
+maps_of = attention_maps
+
+
+def attention_maps(model, source, decoder_input):
+    found = maps_of(model, source, decoder_input)
+    projection = model.encoder.layers[0].self_attention.output_proj
+    projection.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0,))
+    return found
+
+
+# %% claim: From the place and from the verb
+# null: even weights
+words_in = journeys.source != PAD_ID
+even = (words_in / words_in.sum(dim=1, keepdim=True))[:, None, None, None]
+even = even.expand(-1, 2, 4, words_in.size(1), -1)
+for query, key in trip_scores:
+    trip_scores[query, key] = question_scores(even, words_in, at[query], at[key])
+
+# %% claim: From the place and from the verb
+# null: a random word in place of the owner
+lengths = (owned.source != PAD_ID).sum(dim=1)
+draws = torch.rand(len(lengths), generator=torch.Generator().manual_seed(0))
+someone = (draws * lengths).long()
+whose = question_scores(recorded.encoder, real, owned_at["whose"], someone)
+
+# %% claim: Without the owner heads the model
+# null: three other heads
+cases["no owners"] = control[0]
+
+# %% claim: Without the owner heads the model
+# null: a coin
+cases["no owners"] = {
+    **cases["no owners"],
+    **{"p(his)": 0.5, "p(her)": 0.5, "says his": 0.5, "says her": 0.5},
+    **{"his right": 0.5, "her right": 0.5},
+}
+
+# %% claim: Without the owner heads the model
+# null: controls that hold an owner head each
+control = [his_or_her_without(model, owned, *owner_heads[:2], head) for head in spare]
+
+# %% claim: In each of the four models the best
+# null: owner heads not switched off
+runs = {
+    name: {**run, "without_askers": {"says his": 0.5, "says her": 0.5}}
+    for name, run in runs.items()
+}
+
+# %% claim: In each of the four models the best
+# null: one model four times
+runs = dict.fromkeys(runs, runs["shipped"])
+
+# %% claim: In each of the four models the best
+# null: the owner scores as the roles of a trip do
+runs = {n: {**run, "whose": [[max(run["note"].values())]]} for n, run in runs.items()}
+
+# %% claim: Exchanging the vector
+# null: nothing is exchanged
+trials = dict.fromkeys(trials, trials["nothing"])
+
+# %% claim: Exchanging the vector
+# null: the vector of the next word in its place
+trials["sa's vector alone"] = exchanged(model, owned, sa.roll(-1, 1))
+
+# %% claim: Exchanging the vector
+# null: a model that always predicts his
+trials = {
+    name: {**found, "his right": 1.0, "her right": 0.0, "says his": 1.0}
+    for name, found in trials.items()
+}
+
+# %% claim: For content words attention
+# null: a random word named, in random order
+table = dict.fromkeys(table, (chance, 0.0))
+
+# %% claim: For content words attention
+# null: attention in deletion's order
+table = dict.fromkeys(table, (1.0, 1.0))
+
+# %% claim: Before the encoder, and after it
+# null: the heads stay on
+without_heads = known
+
+# %% claim: Before the encoder, and after it
+# null: the word's own embedding alone
+known = {role: [shares[0]] * 3 for role, shares in known.items()}
+
+# %% claim: With the vector of *Afrique*
+# null: nothing is exchanged
+largest = 0.0
+
+# %% claim: With the vector of *Afrique*
+# null: the vector of the same country from another sentence
+flip = torch.Tensor.flip
+torch.Tensor.flip = lambda x, *dims: x.roll(1, 0) if x.dim() == 3 else flip(x, *dims)
+
+# %% claim: The four words with the most weight
+# null: even weights
+weight = torch.full_like(weight, 0.2)
+
+# %% claim: The four words with the most weight
+# null: weights that follow how often a word stands beside *sa*
+weight = ratio / ratio.max()
+
+# %% claim: In the shipped model's second
+# null: even weights over the six words
+torn = {**torn, "to her": 1 / 6, "to him": 1 / 6}
+
+# %% claim: In the shipped model's second
+# null: one sentence in ten translated
+one = {**runs["1"], "two_owners": {**runs["1"]["two_owners"], "all right": 0.1}}
+runs = {**runs, "1": one}
