@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Model configuration: every size and choice; the defaults are the paper's base.
+    """Model configuration: sizes and choices; the default sizes are the paper's base.
 
     `tie_embeddings` shares one table between source, target and output (section 3.4);
     `max_length` is the longest sequence, in tokens, that has positions.
