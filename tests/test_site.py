@@ -293,6 +293,33 @@ def test_views_on_one_page_are_independent(home: str, page: Page) -> None:
         assert says.nth(1).inner_text() == before
 
 
+def test_the_map_leads_to_every_chapter(home: str, browser: Browser) -> None:
+    for width, links in ((1200, "figure svg a"), (400, ".map-list a")):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(f"{home}/{PAGES[0]}.html")
+        shown = page.locator(f"article {links}:visible")
+        addresses = shown.evaluate_all("all => all.map(a => a.href.baseVal || a.href)")
+        assert {Path(address).stem for address in addresses} == {
+            Path(chapter).name for chapter in CHAPTERS
+        }
+        assert page.locator("article .map-list").is_visible() == (width == 400)
+        page.close()
+
+
+def test_a_phone_shows_sources_as_cards_the_verdict_first(
+    home: str, browser: Browser
+) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(f"{home}/book/sources.html")
+    note, verdict = (
+        page.locator(f"#sources tbody tr td:nth-child({column})").first.bounding_box()
+        for column in (2, 3)
+    )
+    assert verdict["y"] < note["y"]
+    assert verdict["width"] > 300
+    page.close()
+
+
 def test_search_finds_softmax(home: str, page: Page) -> None:
     page.goto(f"{home}/search.html?q=softmax")
     found = page.locator("#search-results a[href*='04-attention']")

@@ -42,7 +42,7 @@ BROKEN = {  # one page each, in one build
 
 
 def build(
-    root: Path, pages: dict[str, str], config: str = ""
+    root: Path, pages: dict[str, str], repository: str = ""
 ) -> subprocess.CompletedProcess[str]:
     book = root / "book"
     book.mkdir(exist_ok=True)
@@ -50,7 +50,8 @@ def build(
         source, target = ROOT / "book" / name, book / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
     text = (ROOT / "_config.yml").read_text(encoding="utf-8")
-    (root / "_config.yml").write_text(text + config, encoding="utf-8")
+    text = text.replace('\n  url: ""', f'\n  url: "{repository}"')
+    (root / "_config.yml").write_text(text, encoding="utf-8")
     (root / "vendor").mkdir()
     files = "".join(f"  - file: book/{name}\n" for name in pages if name != "intro")
     toc = "format: jb-book\nroot: book/intro\n" + (
@@ -70,9 +71,7 @@ def test_a_good_page_is_built(tmp_path: Path) -> None:
     notebook = tmp_path / "book" / "notebooks" / "intro.ipynb"
     notebook.parent.mkdir(parents=True)
     nbformat.write(new_notebook(), notebook)
-    repository = "https://github.com/who/where"
-    config = f"\nrepository:\n  url: {repository}\n  branch: trunk\n"
-    result = build(tmp_path, {"intro": PAGE}, config)
+    result = build(tmp_path, {"intro": PAGE}, "https://github.com/who/where")
     assert result.returncode == 0, result.stdout + result.stderr
     html = (tmp_path / "_build" / "html" / "book" / "intro.html").read_text()
     assert '<svg role="img" aria-label="A cat." viewBox' in html
@@ -80,8 +79,8 @@ def test_a_good_page_is_built(tmp_path: Path) -> None:
     links = re.findall(r'<a href="([^"]*/intro\.ipynb)"', html)
     assert [link.partition("intro")[0] for link in links] == [
         "../notebooks/",
-        "https://colab.research.google.com/github/who/where/blob/trunk/book/notebooks/",
-        "https://mybinder.org/v2/gh/who/where/trunk?urlpath=lab/tree/book/notebooks/",
+        "https://colab.research.google.com/github/who/where/blob/main/book/notebooks/",
+        "https://mybinder.org/v2/gh/who/where/main?urlpath=lab/tree/book/notebooks/",
     ]
 
 

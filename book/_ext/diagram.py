@@ -2,10 +2,12 @@
 
 Inline, it takes the page's colours, light or dark. It is numbered and captioned like
 any figure, and a diagram without alt text is an error. `:narrow: figures/y.svg` is
-another drawing of the same, for a phone.
+another drawing of the same, for a phone. `{bookmap}` is a diagram whose parts are
+links to chapters, and on a phone a list of them.
 """
 
 import html
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,10 +35,9 @@ class Diagram(SphinxDirective):
         if not alt:
             raise self.error(f"the diagram {relative} needs :alt: text")
         figure = nodes.figure(classes=["diagram"])
-        figure += nodes.raw("", described(self.drawing(relative), alt), format="html")
-        if narrow := self.options.get("narrow"):
+        figure += self.pictures(relative, alt)
+        if "narrow" in self.options:
             figure["classes"].append("two-widths")
-            figure += nodes.raw("", described(self.drawing(narrow), alt), format="html")
         caption = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, caption)
         if len(caption) != 1 or not isinstance(caption[0], nodes.paragraph):
@@ -45,6 +46,12 @@ class Diagram(SphinxDirective):
         self.set_source_info(figure)
         self.add_name(figure)
         return [figure]
+
+    def pictures(self, name: str, alt: str) -> list[nodes.Node]:
+        """The drawing, and the one for a phone if there is one."""
+        names = [name, *([narrow] if (narrow := self.options.get("narrow")) else [])]
+        drawings = [described(self.drawing(each), alt) for each in names]
+        return [nodes.raw("", drawing, format="html") for drawing in drawings]
 
     def drawing(self, name: str) -> str:
         """The text of an SVG file, which the page from then on depends on."""
@@ -55,14 +62,43 @@ class Diagram(SphinxDirective):
         return Path(absolute).read_text("utf-8")
 
 
-def described(svg: str, alt: str) -> str:
+class BookMap(Diagram):
+    """A diagram of links to chapters; those that are not in the book are left out."""
+
+    def pictures(self, name: str, alt: str) -> list[nodes.Node]:
+        """The drawing, and the chapters' titles as a list for a phone."""
+        here = Path(self.env.docname).parent
+        chapters = sorted(
+            Path(docname).name
+            for docname in self.env.found_docs
+            if Path(docname).parent == here and docname.split("/")[-1][:2].isdigit()
+        )
+        drawing = re.sub(
+            r' *<a href="([^"]*)\.html">.*?</a>\n',
+            lambda link: link[0] if link[1] in chapters else "",
+            self.drawing(name),
+        )
+        items = []
+        for chapter in chapters:
+            path = Path(self.env.srcdir) / here / f"{chapter}.md"
+            title = re.search(r"^# (.+)$", path.read_text("utf-8"), re.MULTILINE)
+            words = html.escape(title[1] if title else chapter, quote=False)
+            link = f'<a href="{chapter}.html">{words}</a>'
+            items.append(f'<li value="{int(chapter[:2])}">{link}</li>')
+        listed = f'<ol class="map-list">{"".join(items)}</ol>'
+        drawn = described(drawing, alt, role="group")
+        return [nodes.raw("", each, format="html") for each in (drawn, listed)]
+
+
+def described(svg: str, alt: str, role: str = "img") -> str:
     """The `<svg>` element alone, with its description for those who cannot see it."""
     element = svg[svg.index("<svg") :].strip()
     label = html.escape(alt, quote=True)
-    return element.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return element.replace("<svg", f'<svg role="{role}" aria-label="{label}"', 1)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("diagram", Diagram)
+    app.add_directive("bookmap", BookMap)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

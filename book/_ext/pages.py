@@ -126,7 +126,7 @@ def take_home(
     branch = theme.get("repository_branch") or "main"
     links += launches(theme.get("repository_url", ""), branch, name)
     if "book/how-to" in app.env.found_docs:
-        how = f"{context['pathto']('book/how-to')}#how-to-notebook"
+        how = context["pathto"]("book/how-to").rstrip("#") + "#how-to-notebook"
         links.append(f'<a href="{how}">how to run it</a>')
     line = f'<p class="take-home">{" · ".join(links)}</p>'
     context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
