@@ -11,7 +11,7 @@ The nulls of a chapter stand under its name in tests/nulls/, one block each:
 A block runs in a fork of the chapter, just before its claim. The claim must then raise
 AssertionError, or the error that a line `# raises: NAME` gives. A claim without a null
 is wrong, and so is a null without a claim. With --check nothing runs: claims and nulls
-are only matched.
+are only matched. Files are shared with the fork: a null that writes makes its own.
 """
 
 import argparse
