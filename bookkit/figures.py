@@ -6,6 +6,7 @@ import io
 import os
 import random
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def begin(seed: int = 0) -> None:
     torch.set_printoptions(precision=3, sci_mode=False)
     plt.style.use(["default", STYLE])
     plt.switch_backend("agg")
+    # Libraries with progress bars look for widgets, which a page has no use for.
+    warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 class InlineFigure:
