@@ -14,8 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from transformer.checks import require_beam, require_ids, require_positive
-from transformer.decoding.step import CachedDecoder, IncrementalDecoder, evaluating
-from transformer.model import Transformer, TransformerConfig
+from transformer.decoding.step import (
+    CachedDecoder,
+    IncrementalDecoder,
+    SearchConfig,
+    SearchModel,
+    evaluating,
+)
 
 __all__ = [
     "Sources",
@@ -46,7 +51,7 @@ def as_decoder(decoder: nn.Module | IncrementalDecoder) -> IncrementalDecoder:
 
 
 def as_batch(
-    model: Transformer, source_ids: Sources, max_length: int
+    model: SearchModel, source_ids: Sources, max_length: int
 ) -> Int[Tensor, "sources length"]:
     """The sources as one batch, padded on the right, on the model's device.
 
@@ -88,7 +93,7 @@ def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
 
 
 def mask_special(
-    logits: Float[Tensor, "rows vocabulary"], config: TransformerConfig
+    logits: Float[Tensor, "rows vocabulary"], config: SearchConfig
 ) -> Float[Tensor, "rows vocabulary"]:
     """Padding and bos are never generated, whatever their logits (changed in place)."""
     for index in (config.pad_id, config.bos_id):

@@ -20,6 +20,8 @@ from transformer.multi_head import KeysValues
 
 __all__ = [
     "DecoderState",
+    "SearchConfig",
+    "SearchModel",
     "IncrementalDecoder",
     "append",
     "decoder_layer_step",
@@ -47,6 +49,38 @@ class DecoderState(Protocol):
 
 
 @runtime_checkable
+class SearchConfig(Protocol):
+    """What a search reads of a model's config: its special ids and two sizes."""
+
+    @property
+    def source_vocab_size(self) -> int: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @property
+    def bos_id(self) -> int: ...
+
+    @property
+    def eos_id(self) -> int | None: ...
+
+
+@runtime_checkable
+class SearchModel(Protocol):
+    """What a search reads of a model: its config, its device and its mode."""
+
+    @property
+    def config(self) -> SearchConfig: ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+
+@runtime_checkable
 class IncrementalDecoder(Protocol):
     """A model that decodes step by step.
 
@@ -54,7 +88,8 @@ class IncrementalDecoder(Protocol):
     those of a source stay side by side, and `reorder` never mixes sources.
     """
 
-    model: Transformer
+    @property
+    def model(self) -> SearchModel: ...
 
     def prefill(
         self, source_ids: Int[Tensor, "sources length"], max_length: int, beam_size: int
@@ -169,7 +204,7 @@ class CachedDecoder:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards each module's own mode again."""
     training = [module for module in model.modules() if module.training]
     try:
