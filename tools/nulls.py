@@ -129,7 +129,8 @@ def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
             done = shell.run_cell(cell.source)
         if not done.success:
             error = done.error_before_exec or done.error_in_exec
-            return [*wrong, f"the chapter itself raises {error!r}"]
+            begins = cell.source.partition("\n")[0]
+            return [*wrong, f"the chapter itself raises {error!r}: {begins}"]
     return wrong
 
 

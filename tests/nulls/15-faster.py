@@ -1,0 +1,183 @@
+# %% claim: With memory kept, the loss
+# null: each step brings the same factor
+steps = list(rungs)[:-1]
+factor = (kept["ours"] / kept["plain"]) ** (1 / (len(steps) - 1))
+kept = {**kept, **{name: kept["plain"] * factor**i for i, name in enumerate(steps)}}
+
+# %% claim: Autograd's gradient of the loss
+# null: no smoothing: the label alone
+q = F.one_hot(torch.tensor(1), 4).float()
+
+# %% claim: Autograd's gradient of the loss
+# null: the gradient for one label of another place
+q = q.roll(1)
+
+# %% claim: In float64, `chunked_loss`
+# null: no smoothing in chunks
+chunks = chunked_loss
+chunked_loss = lambda hidden, weight, labels, **options: chunks(
+    hidden, weight, labels, 0.0, **options
+)
+
+# %% claim: In float64, `chunked_loss`
+# null: padding counts
+chunks = chunked_loss
+chunked_loss = lambda hidden, weight, labels, **options: chunks(
+    hidden, weight, labels, pad_id=-1, **options
+)
+
+# %% claim: In float64, `chunked_loss`
+# null: the loop keeps p, without q
+
+
+def loss_in_chunks(hidden, weight, labels, chunk_size):
+    p = (hidden @ weight.T).softmax(dim=-1)
+    loss = F.cross_entropy(hidden @ weight.T, labels, reduction="sum")
+    return loss, p @ weight, p.T @ hidden
+
+
+# %% claim: Four times the targets
+# null: chunks make no difference
+chunked_loss = plainly
+
+# %% claim: Four times the targets
+# null: a chunk as large as the input
+chunks = chunked_loss
+chunked_loss = lambda hidden, weight, labels: chunks(
+    hidden, weight, labels, chunk_size=labels.numel()
+)
+
+# %% claim: The chunked loss takes less
+# null: chunks make no difference
+took["chunked"] = took["plain"]
+
+# %% claim: The chunked loss takes less
+# null: PyTorch's own takes as long as the plain one
+took["PyTorch's"] = took["plain"]
+
+# %% claim: The step's loss equals
+# null: the padding of the source is attended to
+padding_mask = lambda ids, pad_id: torch.ones_like(ids, dtype=torch.bool)[:, None, None]
+
+# %% claim: The step's loss equals
+# null: other weights
+seeds = iter((1, 0))
+step_loss = lambda model, batch, loss=step_loss: loss(phrasebook_model(seed=1), batch)
+
+# %% claim: Batches of similar length
+# null: similar length makes no difference: random batches
+bucketed = at_random
+
+# %% claim: Batches of similar length
+# null: random batches waste as little
+at_random = bucketed
+
+# %% claim: In random batches every model
+# null: the order makes no difference
+random_batches = shipped
+
+# %% claim: In random batches every model
+# null: all lose alike
+random_batches = {name: 0.7 * shipped[name] for name in random_batches}
+random_batches["ours"] -= 1
+
+# %% claim: Over a million decisions
+# null: a neighbouring share
+drop = FastDropout
+FastDropout = lambda share: drop(share + 0.005)
+
+# %% claim: Over a million decisions
+# null: what is kept is not scaled
+forward = FastDropout.forward
+FastDropout.forward = lambda self, x: (forward(self, x) != 0).to(x.dtype)
+
+# %% claim: Over a million decisions
+# null: numbers are dropped in pairs
+forward = FastDropout.forward
+FastDropout.forward = lambda self, x: (
+    forward(self, x[:, ::2]).repeat_interleave(2, 1) if self.training else x
+)
+
+# %% claim: Over a million decisions
+# null: drops in evaluation too
+FastDropout.eval = lambda self: self
+
+# %% claim: Over a million decisions
+# null: no faster than PyTorch's dropout
+kept = {**kept, "ours": kept["PyTorch's dropout"]}
+
+# %% claim: In every stored run the compiled
+# null: as fast as ours
+median = {"ahead": {"compiled": {"median": 1.0}}}
+results = lambda name: {"runs": [median]}
+
+# %% claim: Keeping memory makes
+# null: memory kept makes no difference
+kept = shipped
+
+# %% claim: Keeping memory makes
+# null: it brings ours what it brings the tutorial's model
+kept = {**kept, "ours": shipped["ours"] * kept["plain"] / shipped["plain"]}
+
+# %% claim: With the plain loss ours
+# null: the plain loss makes no difference
+lead_of = lead
+lead = lambda name, **settings: lead_of("ours", **settings)
+
+# %% claim: With the plain loss ours
+# null: as fast as the libraries
+leads = lambda run: [1.0, 1.0]
+
+# %% claim: With the plain loss ours
+# null: as much memory as the libraries
+peak = lambda run: 1.0
+
+# %% claim: Under autocast the loss
+# null: autocast makes no difference
+bf16_autocast = lambda device: torch.no_grad()
+
+# %% claim: Under autocast the loss
+# null: the whole loss in bfloat16
+loss_of = step_loss
+step_loss = lambda model, batch: (
+    loss_of(model, batch).bfloat16()
+    if torch.is_autocast_enabled("cpu")
+    else loss_of(model, batch)
+)
+
+# %% claim: The fast step calls fewer
+# null: it calls as many
+operations["fast"] = operations["plain"]
+
+# %% claim: On one thread every stored run
+# null: as fast as Marian, as CTranslate2
+for run in decoding["runs"]:
+    run["ahead"] = {name: {"median": 1.0} for name in run["ahead"]}
+
+# %% claim: On one thread every stored run
+# null: other words
+decoding["runs"][0]["same_words"] = False
+
+# %% claim: For one sentence our speed
+# null: the cache makes no difference
+rates["torch.nn.Transformer", 1] = rates["ours", 1]
+
+# %% claim: For one sentence our speed
+# null: no cache: ours falls as the uncached one
+rates["ours", 1] = rates["torch.nn.Transformer", 1]
+
+# %% claim: For one sentence our speed
+# null: thirty-two with a beam fall no further than one sentence
+rates["ours", 32] = rates["ours", 1]
+
+# %% claim: Thirty-two rows cost less
+# null: in proportion to the rows
+costs = {count: float(count) for count in costs}
+
+# %% claim: Two threads are faster than
+# null: two of anything are as fast as one
+ways = dict.fromkeys(ways, ways["one thread"])
+
+# %% claim: Two threads are faster than
+# null: threads and processes are alike
+ways["two threads"] = ways["two processes"]

@@ -1,0 +1,83 @@
+# %% claim: Divided by all labels
+# null: divided by each shard's own
+by_all = own
+
+# %% claim: Divided by all labels
+# null: the divisor makes no difference
+own = by_all
+
+# %% claim: After 100 steps
+# null: a constant share of 0.999
+warmed_up_average = get_ema_multi_avg_fn
+
+# %% claim: After 100 steps
+# null: a constant share of 0.99
+get_ema_multi_avg_fn = lambda decay, ema=get_ema_multi_avg_fn: ema(0.99)
+
+# %% claim: The plain loop and
+# null: dropout is that of other steps
+plain_by_step = plain_training
+
+
+def plain_training(*arguments):
+    train_step = TrainState.train_step
+    TrainState.train_step = lambda self, examples, step, rate: train_step(
+        self, examples, step + 1000, rate
+    )
+    losses = plain_by_step(*arguments)
+    TrainState.train_step = train_step
+    return losses
+
+
+# %% claim: The plain loop and
+# null: the last weights, not the best average
+TrainState.give_best_weights, give = lambda self: None, TrainState.give_best_weights
+train_as_it_is = train_translator
+
+
+def train_translator(*arguments):
+    TrainState.give_best_weights = give
+    yield from train_as_it_is(*arguments)
+    TrainState.give_best_weights = lambda self: None
+
+
+# %% claim: The plain loop and
+# null: the seed makes no difference
+replaced = replace
+replace = lambda config, seed=None, **changes: replaced(config, **changes)
+
+# %% claim: All three runs end
+# null: a run that was left half-way counts too
+newest_of = newest
+newest = lambda name: newest_of("whole" if name == "left" else name)
+
+# %% claim: All three runs end
+# null: taken up with a new Adam
+torch.optim.Adam.load_state_dict = lambda self, state: None
+runs = runs / "null"
+whole = run("whole")
+run("cut", 9)
+again = run("cut")
+
+# %% claim: All three runs end
+# null: the damaged state is taken up
+older = again
+
+# %% claim: Both runs are the same
+# null: nothing is thrown away
+anew = kept
+
+# %% claim: Both runs are the same
+# null: behind no more than the steps are noisy
+anew = [*kept[:41], *sorted(kept[41:])]
+
+# %% claim: Tiny has 2.57 million
+# null: no table is shared
+with_tie = translation_model
+translation_model = lambda types, sizes: with_tie(
+    types, {**sizes, "tie_embeddings": False}
+)
+
+# %% claim: Tiny has 2.57 million
+# null: a vocabulary of a tenth
+PRESETS["tiny"] = PRESETS["tiny"]._replace(vocab_size=PRESETS["tiny"].vocab_size // 10)
