@@ -25,7 +25,7 @@ NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-tim
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 .DEFAULT_GOAL := help
-.PHONY: help book site test quick lint units coverage mutants nulls chapters browser lab sync weights bench clean
+.PHONY: help book pdf site test quick lint units coverage mutants nulls chapters browser lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -33,6 +33,10 @@ help:  ## list the targets
 book: sync  ## run the chapters that changed (FRESH=1: all), render the book, say where it is
 	@$(MAKE) --no-print-directory site
 	@echo "The book is at $(SITE)"
+
+pdf: book  ## the whole book as one PDF with bookmarks
+	$(PY) tools/browser.py
+	$(PY) tools/pdf.py
 
 test: $(INSTALLED)  ## install what is missing and check everything
 	@$(MAKE) --no-print-directory lint

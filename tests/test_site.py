@@ -6,6 +6,8 @@ and reported together.
 
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +19,7 @@ from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from pypdf import PdfReader
 
 from bookkit import OneNumber
 
@@ -558,6 +561,41 @@ def test_folds_work_without_scripts(home: str, browser: Browser) -> None:
     fold.locator("summary").first.click()
     assert fold.locator("p").first.is_visible()
     page.close()
+
+
+def test_pages_print_as_one_pdf_with_bookmarks(tmp_path: Path) -> None:
+    out = tmp_path / "two.pdf"
+    pages = [ATTENTION, "book/glossary"]
+    command = [sys.executable, ROOT / "tools" / "pdf.py", *pages]
+    command += ["--site", SITE, "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pdf = PdfReader(out)
+    texts = [" ".join(sheet.extract_text().split()) for sheet in pdf.pages]
+    assert all(len(text) > 20 for text in texts), "a page is empty"
+    chapters = [each for each in pdf.outline if not isinstance(each, list)]
+    titles = [str(chapter.title) for chapter in chapters]
+    assert titles == ["4. How much should each word count?", "Glossary"]
+    sections = pdf.outline[1]
+    assert str(sections[0].title).startswith("4.1. ")
+    assert pdf.get_destination_page_number(sections[0]) >= 1
+    assert any(isinstance(each, list) for each in sections), "sections have sections"
+    whole = " ".join(texts)
+    assert "✓ All weights are positive and every row sums to one" in whole
+    assert "assert torch.allclose(weights" not in whole, "claims stay closed"
+    links = [
+        note.get_object()
+        for sheet in pdf.pages
+        for note in sheet.get("/Annots", [])
+        if note.get_object().get("/Subtype") == "/Link"
+    ]
+    inside = [link for link in links if "/Dest" in link]
+    assert len(inside) > 50
+    unknown = [*command[:2], "book/nothing", *command[-4:]]
+    done = subprocess.run(unknown, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "has no page book/nothing" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> None:
