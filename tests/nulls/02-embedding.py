@@ -1,0 +1,100 @@
+# %% claim: A linear map of one-hot vectors
+# null: ids that say whether a word is a place
+line = torch.stack([is_place, torch.ones(5)], dim=1)
+best = torch.linalg.lstsq(line, is_place[:, None]).solution
+
+# %% claim: A linear map of one-hot vectors
+# null: ids in the place of one-hot vectors
+torch.eye = lambda size: line
+
+# %% claim: Multiplying one-hot vectors
+# null: the rows in another order
+one_hot = one_hot.roll(1, 0)
+
+# %% claim: The gradient of a word that does not
+# null: every word occurs as often
+grad_norm = torch.full_like(grad_norm, grad_norm[id_of["visite"]])
+
+# %% claim: The gradient of a word that does not
+# null: a tied table, where every row has a gradient
+grad_norm = grad_norm + 1e-3
+
+# %% claim: After 200 steps not one bit
+# null: weight decay
+trained = trained.clone()
+trained[id_of["Tombouctou"]] *= 0.99
+
+# %% claim: After 200 steps not one bit
+# null: no training
+trained = start
+
+# %% claim: With gradient descent *en* moves
+# null: Adam in both
+moved["gradient descent"] = moved["Adam"]
+
+# %% claim: With gradient descent *en* moves
+# null: gradient descent in both
+moved["Adam"] = moved["gradient descent"]
+
+# %% claim: After training every pair
+# null: no training
+trained = start
+
+# %% claim: After training every pair
+# null: a start that knows the kinds
+start = trained
+
+# %% claim: The nearest words to *aime*
+# null: no training
+trained = start
+
+# %% claim: The nearest words to *aime*
+# null: the two verbs share a sentence
+corpus = [*corpus, ["Jane", "aime", "déteste"]]
+
+# %% claim: *Florence* is similar
+# null: no training
+trained = start
+
+# %% claim: *Florence* is similar
+# null: Florence is one of the people
+trained = trained.clone()
+trained[id_of["Florence"]] = trained[id_of["Jane"]]
+
+# %% claim: From 8 to 1,024 dimensions
+# null: the ratio does not depend on the width
+ratio = [ratio[2]] * len(ratio)
+
+# %% claim: From 8 to 1,024 dimensions
+# null: √d_model, without the half
+ratio = [each * 2**0.5 for each in ratio]
+
+# %% claim: Without the factor the mean cosine
+# null: the factor makes no difference
+scaled = stored
+
+# %% claim: Without the factor the mean cosine
+# null: random directions
+stored = torch.randn(len(sizes)) / 10
+
+# %% claim: Rows of variance 1/d_model
+# null: the variance makes no difference
+first_loss = dict.fromkeys(first_loss, first_loss["1/d_model"])
+
+# %% claim: Rows of variance 1/d_model
+# null: scores of zero
+first_loss["1/d_model"] = uniform
+
+# %% claim: In a tied table every row
+# null: a table for each
+F.cross_entropy = lambda scores, labels, loss=F.cross_entropy: loss(h @ start.T, labels)
+
+# %% claim: The layer's output is one-hot
+# null: no factor
+embedding.table.weight.data *= 512**0.5
+x = embedding.table(jane)
+
+# %% claim: The layer's output is one-hot
+# null: rows of variance 1
+embedding.table.weight.data *= 512**0.5
+x = embedding(jane)

@@ -1,0 +1,190 @@
+# %% claim: The dictionary has no value
+# null: a dictionary that gives the value of the closest key
+import difflib
+
+
+class Closest(dict):
+    def get(self, typed):
+        return self[difflib.get_close_matches(typed, self, 1, 0.0)[0]]
+
+
+library = Closest(library)
+
+# %% claim: The dictionary has no value
+# null: words count as shared at the same place alone
+set = lambda words: frozenset(enumerate(words))
+
+# %% claim: As the temperature falls
+# null: the temperature makes no difference
+lookup = soft_lookup
+soft_lookup = lambda query, keys, values, temperature: lookup(query, keys, values)
+
+# %% claim: As the temperature falls
+# null: shares of the raw scores
+
+
+def soft_lookup(query, keys, values, temperature):
+    weights = F.normalize((keys @ query) ** (1 / temperature), p=1, dim=0)
+    return weights, torch.tensordot(weights, values, dims=1)
+
+
+# %% claim: A small change of the query
+# null: the best match alone
+soft_lookup = lambda query, keys, values: (None, values[(keys @ query).argmax()])
+
+# %% claim: A small change of the query
+# null: another query
+count_words = count
+count = lambda text: 1000 * count_words(text)
+
+# %% claim: The repeated word wins
+# null: cosines for both
+dots = cosines
+
+# %% claim: The repeated word wins
+# null: dot products for both
+cosines = dots
+
+# %% claim: A query times c gives
+# null: cosines: a query's length makes no difference
+
+
+def soft_lookup(query, keys, values, temperature=1.0):
+    cosines = F.cosine_similarity(keys, query, dim=1)
+    return (cosines / temperature).softmax(dim=0), None
+
+
+# %% claim: A query times c gives
+# null: dot products are held to the bound
+F.cosine_similarity = lambda keys, query, dim: keys @ query
+
+# %% claim: With random matrices the query
+# null: the words are averaged before
+jacobian = torch.autograd.functional.jacobian
+torch.autograd.functional.jacobian = lambda function, x: jacobian(
+    lambda words: function(words + words.mean(dim=0)), x
+)
+
+# %% claim: With random matrices the query
+# null: each word is scored with itself alone
+jacobian = torch.autograd.functional.jacobian
+torch.autograd.functional.jacobian = lambda function, x: jacobian(
+    lambda words: function(torch.where(torch.eye(5).bool()[2, :, None], words, 0.0)), x
+)
+
+# %% claim: The largest weight is on *visite*
+# null: even weights
+w3 = torch.full((5,), 1 / 5)
+
+# %% claim: The largest weight is on *visite*
+# null: all of the weight on *visite*
+A3 = V[1]
+
+# %% claim: The largest weight is on *visite*
+# null: attention is blind to the scores
+W_K = torch.zeros_like(W_K)
+
+# %% claim: One embedding and equal weights
+# null: no attention: each word alone
+attend_to_others = attend
+attend = lambda x, q, k, v: (attend_to_others(x, q, k, v)[0], x @ v)
+
+# %% claim: One embedding and equal weights
+# null: keys that tell the two verbs apart
+W_K = W_K.clone()
+W_K[4, 1] = 1.0
+
+# %% claim: Loop and matrix product
+# null: the weights' rows for their columns
+attend_by_rows = attend
+
+
+def attend(x, q, k, v):
+    weights = ((x @ q) @ (x @ k).T).softmax(dim=0)
+    return weights, weights @ (x @ v)
+
+
+# %% claim: Loop and matrix product
+# null: the values are the words themselves, doubled
+attend_with_values = attend
+attend = lambda x, q, k, v: attend_with_values(x, q, k, 2 * v)
+
+# %% claim: For n words, n + 2n²
+# null: keys and values are made once in the loop too
+products["anew"] = products["once"]
+
+# %% claim: For n words, n + 2n²
+# null: queries are made anew as well
+products["anew"] = 3 * len(tokens) ** 2
+
+# %% claim: *It* attends most
+# null: even weights
+with_itself = torch.full_like(with_itself, 1 / len(pizza))
+
+# %% claim: *It* attends most
+# null: a pronoun looks for its own kind
+asks = 3 * torch.eye(7)
+scores = (P @ asks) @ P.T
+with_itself = scores.softmax(dim=-1)
+
+# %% claim: Without itself, attention alone
+# null: nothing is left out
+without = with_itself
+
+# %% claim: Without itself, attention alone
+# null: it never attends to itself
+with_itself = without
+
+# %% claim: Ten times the values
+# null: values of one length
+attend_with_lengths = attend
+
+
+def attend(x, q, k, v):
+    weights, _ = attend_with_lengths(x, q, k, v)
+    return weights, weights @ F.normalize(x @ v, dim=-1)
+
+
+# %% claim: Ten times the values
+# null: *aime* has the value of *visite*
+sentences["aime"] = sentences["visite"]
+
+# %% claim: With equally long values
+# null: the weight decides at every spread
+with_weight = dict.fromkeys(with_weight, with_weight[0.0])
+
+# %% claim: With equally long values
+# null: the value's length makes no difference
+with_value[1.0] = with_value[0.1]
+
+# %% claim: With all three matrices
+# null: no training
+results["QKV"] = start
+
+# %% claim: With all three matrices
+# null: W^V alone is enough
+results["V"] = results["QKV"]
+
+# %% claim: With all three matrices
+# null: W^Q and W^K alone are enough
+results["QK"] = results["QKV"]
+
+# %% claim: With all three matrices
+# null: right without a weight on *en*
+mean_after = torch.eye(5)[[4, 0, 1]]
+
+# %% claim: From zeros, the gradients
+# null: from small numbers
+torch.zeros_like = lambda matrix: torch.full_like(matrix, 0.01)
+
+# %% claim: From zeros, the gradients
+# null: nothing has a gradient
+output_loss = lambda ids, matrices: 0 * sum(matrix.sum() for matrix in matrices)
+
+# %% claim: The gradient of the row
+# null: the target's key alone
+w3 = torch.zeros_like(w3)
+
+# %% claim: The gradient of the row
+# null: no steps
+changed_query = W_Q

@@ -1,0 +1,175 @@
+# %% claim: All weights are positive
+# null: the softmax over columns
+weights = scaled.softmax(dim=0)
+
+# %% claim: All weights are positive
+# null: even weights
+weights = torch.full((3, 3), 1 / 3)
+
+# %% claim: Plain Python, one number
+# null: no scale
+output = scores.softmax(dim=-1) @ V
+
+# %% claim: Plain Python, one number
+# null: even weights
+output = V.mean(dim=0).expand(3, -1)
+
+# %% claim: The shares of the three corners
+# null: mixed by other weights
+output = weights.roll(1, 1) @ V
+
+# %% claim: The shares of the three corners
+# null: scores that are weights already
+scores = weights
+
+# %% claim: A number added to a whole row
+# null: shares without the exponential
+softmax = torch.Tensor.softmax
+torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
+
+# %% claim: A number added to a whole row
+# null: each weight by itself
+torch.Tensor.softmax = lambda x, dim: x.sigmoid()
+weights = scaled.sigmoid()
+
+# %% claim: Keys and values shuffled
+# null: positions are added to the keys
+in_order = attend
+attend = lambda query, key, value, scale: in_order(
+    query, key + torch.arange(3.0)[:, None], value, scale
+)
+
+# %% claim: Keys and values shuffled
+# null: even weights: the keys make no difference
+attend = lambda query, key, value, scale: value.mean(dim=0).expand(len(query), -1)
+
+# %% claim: Divided after the softmax
+# null: divided before it
+scores = scaled
+
+# %% claim: Divided after the softmax
+# null: exponentials that are not shared out
+torch.Tensor.softmax = lambda x, dim: x.exp()
+
+# %% claim: From 1 to 1,024 dimensions
+# null: the variance does not depend on the width
+variance = dict.fromkeys(variance, 1.0)
+
+# %% claim: From 1 to 1,024 dimensions
+# null: divided by d_k in the root's place
+variance = {(n, d): variance["full" if n == "root" else n, d] for n, d in variance}
+
+# %% claim: At 1,024 dimensions the largest
+# null: the scale makes no difference
+largest = {(name, d): largest["root", d] for name, d in largest}
+
+# %% claim: At 1,024 dimensions the largest
+# null: no scale in either
+largest = {(name, d): largest["none", d] for name, d in largest}
+
+# %% claim: Without the scale more than a fifth
+# null: the scale makes no difference
+measured = {(name, d): measured["root", d] for name, d in measured}
+
+# %% claim: Without the scale more than a fifth
+# null: no scale in either
+measured = {(name, d): measured["none", d] for name, d in measured}
+
+# %% claim: Without the scale more than a fifth
+# null: the few have one key that wins
+scores_, w_, g_ = measured["none", 1024]
+measured["none", 1024] = scores_, w_, g_.flip(0)
+
+# %% claim: Under the squared error none
+# null: the scale makes no difference
+found["no scale, squared error"] = found["÷ √d_k, squared error"]
+
+# %% claim: Under the squared error none
+# null: the loss makes no difference
+found["no scale, −log w"] = found["no scale, squared error"]
+
+# %% claim: Under the squared error none
+# null: short queries make no difference
+found["no scale, short queries"] = found["no scale, squared error"]
+
+# %% claim: At one rate, √d_k
+# null: d_k does as well
+at_ten["full"] = at_ten["root"]
+
+# %% claim: At one rate, √d_k
+# null: √d_k does as badly
+at_ten["root"] = at_ten["full"]
+
+# %% claim: Scores 2 and 1 are sharpened
+# null: shares of the scores
+torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
+
+# %% claim: Scores 2 and 1 are sharpened
+# null: the number of keys makes no difference
+w = at_width(64, 8, queries=256, keys=4)[1]
+
+# %% claim: Unscaled the weight
+# null: over √64 in both
+plain = as_if_64
+
+# %% claim: Unscaled the weight
+# null: the scale makes no difference
+as_if_64 = plain
+
+# %% claim: Masked before the softmax
+# null: masked after it
+mask_before = lambda scaled: scaled.softmax(dim=-1) * visible
+
+# %% claim: Masked before the softmax
+# null: masked after it, and shared out anew
+torch.Tensor.softmax = lambda x, dim, softmax=torch.Tensor.softmax: F.normalize(
+    softmax(x, dim) * visible, p=1, dim=-1
+)
+
+# %% claim: Lowest number, then zero
+# null: no zeros afterwards
+ways["lowest, then 0"] = ways["lowest"]
+
+# %% claim: Lowest number, then zero
+# null: -inf does no harm
+ways["-inf"] = ways["lowest, then 0"]
+
+# %% claim: Lowest number, then zero
+# null: the lowest number is enough
+ways["lowest"] = ways["lowest, then 0"]
+
+# %% claim: The function gives the numbers
+# null: no scale
+scaled_dot_product_attention = lambda query, key, value: attend(query, key, value, 1)
+
+# %% claim: The function gives the numbers
+# null: a mask of floats is taken for one of booleans
+weights_of = attention_weights
+attention_weights = lambda query, key, mask: weights_of(query, key, mask.bool())
+scaled_dot_product_attention = lambda query, key, value: attend(
+    query, key, value, math.sqrt(2)
+)
+
+# %% claim: Ours and PyTorch's agree
+# null: no scale
+with_all = scaled_dot_product_attention
+scaled_dot_product_attention = lambda query, key, value, mask: with_all(
+    2 * query, key, value, mask
+)
+
+# %% claim: Ours and PyTorch's agree
+# null: no mask
+with_all = scaled_dot_product_attention
+scaled_dot_product_attention = lambda query, key, value, mask: with_all(
+    query, key, value
+)
+
+# %% claim: Ours and PyTorch's agree
+# null: an empty row is even
+with_all = scaled_dot_product_attention
+
+
+def scaled_dot_product_attention(query, key, value, mask):
+    if mask is None:
+        return with_all(query, key, value)
+    return with_all(query, key, value, mask | ~mask.any(dim=-1, keepdim=True))

@@ -1,0 +1,168 @@
+# %% claim: The head that matches both
+# null: the visitor matches better than the month
+when = 0.5 * when
+
+# %% claim: The head that matches both
+# null: even weights in every head
+who = when = torch.zeros_like(who)
+
+# %% claim: Side by side, the two heads
+# null: one head for both
+who = when = who + when
+
+# %% claim: Side by side, the two heads
+# null: even weights
+who = when = torch.zeros_like(who)
+
+# %% claim: The class, the plain function
+# null: the separate heads without the mask
+heads_apart = one_after_another
+one_after_another = lambda layer, x, mask: heads_apart(layer, x)
+
+# %% claim: The class, the plain function
+# null: one head
+MultiHeadAttention = lambda d_model, num_heads, layer=MultiHeadAttention: layer(
+    d_model, 1
+)
+
+# %% claim: What `weights` shows
+# null: even weights
+MultiHeadAttention.weights = lambda self, query, key, mask: (
+    mask / mask.sum(dim=-1, keepdim=True)
+).expand(len(query), 4, -1, -1)
+
+# %% claim: What `weights` shows
+# null: weights without the mask
+weights_of = MultiHeadAttention.weights
+MultiHeadAttention.weights = lambda self, query, key, mask: weights_of(self, query, key)
+
+# %% claim: In the layer every word's output
+# null: the split is right in both
+viewed_attention = lambda layer, x: layer(x, x, x)
+
+# %% claim: In the layer every word's output
+# null: the other word is the first
+after = before.clone()
+after[:, 0] = torch.randn(32)
+
+# %% claim: With other codes, head 1
+# null: the projection is split in both
+split_input = head_outputs
+
+# %% claim: With other codes, head 1
+# null: the input is split in both
+head_outputs = split_input
+
+# %% claim: The layer's output is the sum
+# null: heads are exchanged
+MultiHeadAttention.weights = (
+    lambda self, query, key, weights=MultiHeadAttention.weights: weights(
+        self, query, key
+    ).flip(1)
+)
+
+# %% claim: The layer's output is the sum
+# null: each head writes features of its own
+start_layer = MultiHeadAttention.__init__
+
+
+def with_blocks(self, d_model, num_heads):
+    start_layer(self, d_model, num_heads)
+    self.output_proj.weight.data *= torch.block_diag(*[torch.ones(8, 8)] * 4)
+
+
+MultiHeadAttention.__init__ = with_blocks
+
+# %% claim: With heads renumbered
+# null: what is renumbered is no head: two heads of 16 features
+layer.num_heads = 2
+output = layer(vectors, vectors, vectors)
+MultiHeadAttention = lambda d_model, num_heads, layer=MultiHeadAttention: layer(
+    d_model, 2
+)
+
+# %% claim: With heads renumbered
+# null: renumbered in the order they have
+torch.tensor = lambda order, tensor=torch.tensor: tensor(sorted(order))
+
+# %% claim: Moved along the 8
+# null: moved along any 8 directions
+import types
+
+torch.linalg.svd = lambda reads: types.SimpleNamespace(
+    Vh=torch.linalg.qr(torch.randn(32, 32)).Q
+)
+
+# %% claim: Moved along the 8
+# null: all heads read the same
+head_outputs_of = head_outputs
+head_outputs = lambda layer, x: head_outputs_of(layer, x)[:, :1].expand(-1, 4, -1, -1)
+
+# %% claim: The number of parameters is
+# null: no biases
+MultiHeadAttention = lambda d_model, heads, layer=MultiHeadAttention: layer(
+    d_model, heads, bias=False
+)
+
+# %% claim: The number of parameters is
+# null: every head is as wide as the model
+size_of = size
+size = lambda layer: layer.num_heads * size_of(layer)
+
+# %% claim: On held-out pairs the best
+# null: one head does as well
+trained["1 head"] = trained["2 heads"]
+
+# %% claim: On held-out pairs the best
+# null: a split input does as well
+trained["2 heads, input split"] = trained["2 heads"]
+
+# %% claim: On held-out pairs the best
+# null: the output map makes no difference
+trained["2 heads, no output_proj"] = trained["2 heads"]
+
+# %% claim: On held-out pairs the best
+# null: the feed-forward network fits no more
+trained["1 head, feed-forward"] = trained["1 head"]
+
+# %% claim: Without positions the first
+# null: with positions
+embed_words = embed
+embed = lambda sentence: (
+    embed_words(sentence) + torch.arange(float(len(sentence)))[:, None]
+)
+
+# %% claim: Without positions the first
+# null: all words alike
+embed_words = embed
+embed = lambda sentence: embed_words(sentence[:1] * len(sentence))
+
+# %% claim: Five queries one at a time
+# null: nothing is kept
+attend = MultiHeadAttention.attend
+MultiHeadAttention.forward = lambda self, query, key, value: attend(
+    self, query, self.keys_values(key, value)
+)
+MultiHeadAttention.attend = lambda self, query, kept: attend(
+    self, query, self.keys_values(batch, batch)
+)
+
+# %% claim: Five queries one at a time
+# null: keys and values of the first word alone
+keys_values = MultiHeadAttention.keys_values
+MultiHeadAttention.keys_values = lambda self, key, value: keys_values(
+    self, *((key[:, :1], value[:, :1]) if len(projected) == 0 else (key, value))
+)
+
+# %% claim: With copied weights and the mask
+# null: weights of their own
+torch.Tensor.copy_ = lambda x, y: x
+
+# %% claim: With copied weights and the mask
+# null: the mask is not flipped
+torch.Tensor.__invert__ = lambda mask: mask
+
+# %% claim: With the mask as it is
+# null: True means that it may attend, as in our layer
+theirs_as_it_is = theirs
+theirs = lambda *vectors, attn_mask: theirs_as_it_is(*vectors, attn_mask=~attn_mask)
