@@ -91,3 +91,8 @@ self_attention = recurrent_states
 # %% claim: Shuffled words get the same
 # null: attention in the recurrent network's place
 recurrent_states = self_attention
+
+# %% claim: Shuffled words get the same
+# null: a constant: all words get the same vector
+attended = self_attention
+self_attention = lambda x: attended(x).mean(dim=0).expand_as(x)

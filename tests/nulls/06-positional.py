@@ -1,0 +1,172 @@
+# %% claim: In all 120 orders
+# null: positions are added
+from transformer.positional import PositionalEncoding
+
+embed_words, places = embed, PositionalEncoding(16)
+embed = lambda ids: places(embed_words(ids))
+
+# %% claim: In all 120 orders
+# null: a causal mask
+stack_of = stack
+stack = lambda x: stack_of(x, torch.ones(5, 5, dtype=torch.bool).tril())
+
+# %% claim: In all 120 orders
+# null: a constant: all outputs alike
+stack_of = stack
+stack = lambda x: stack_of(x).mean(dim=1, keepdim=True).expand_as(x)
+
+# %% claim: Under a causal mask
+# null: the mask makes no difference
+stack_of = stack
+stack = lambda x, mask: stack_of(x)
+
+# %% claim: With 100 added to every feature
+# null: next to nothing added
+embed_words = embed
+embed = lambda ids: 10_000 * embed_words(ids)
+
+# %% claim: With 100 added to every feature
+# null: Gray's code: neighbours differ in one bit
+arange = torch.arange
+torch.arange = lambda count: arange(count) ^ (arange(count) >> 1)
+
+# %% claim: `sinusoids` gives the numbers above
+# null: a base of 1,000
+sines = sinusoids
+sinusoids = lambda length, d_model: sines(length, 3 * d_model // 2)[:, :d_model]
+
+# %% claim: `sinusoids` gives the numbers above
+# null: random rows
+sinusoids = lambda length, d_model: (
+    by_hand if d_model == 4 else torch.randn(length, d_model) / 2**0.5
+)
+
+# %% claim: `sinusoids` gives the numbers above
+# null: the idiom with another base
+log = math.log
+math.log = lambda base: log(base / 10)
+
+# %% claim: For 1,000 positions, bases
+# null: the base makes no difference
+tried = dict.fromkeys(tried, tried[10_000])
+
+# %% claim: For 1,000 positions, bases
+# null: guessing the middle
+tried = {base: (250.0, idle) for base, (_, idle) in tried.items()}
+
+# %% claim: Without positions the two *Jane*s
+# null: with positions in both
+apart[0], without = apart[1], with_positions
+
+# %% claim: Without positions the two *Jane*s
+# null: positions make no difference
+apart[1] = apart[0]
+
+# %% claim: With positions added, each
+# null: no positions
+encode.forward = lambda x: x
+
+# %% claim: With positions added, each
+# null: a learned table
+encode.table = nn.Parameter(encode.table)
+
+# %% claim: One word at a time with
+# null: `start` makes no difference
+forward = PositionalEncoding.forward
+PositionalEncoding.forward = lambda self, x, start=0: forward(self, x)
+
+# %% claim: One word at a time with
+# null: a table as long as is asked
+whole = PositionalEncoding
+PositionalEncoding = lambda d_model, max_length: whole(d_model)
+
+# %% claim: For six steps between
+# null: one matrix for every step
+rotate = rotation
+rotation = lambda k, d_model: rotate(1, d_model)
+
+# %% claim: For six steps between
+# null: a learned table
+sinusoids = lambda length, d_model: torch.randn(length, d_model)
+
+# %% claim: At positions 0 to 11
+# null: no rotation: each word looks for itself
+looks_back.query_proj.weight.data = 64 * torch.eye(64)
+
+# %% claim: At positions 0 to 11
+# null: even weights
+near = far = nothing
+
+# %% claim: The dot product of two positions
+# null: a learned table
+sinusoids = lambda length, d_model: torch.randn(length, d_model)
+
+# %% claim: The dot product of two positions
+# null: one slow rate: no ripples
+sinusoids = lambda length, d_model: (
+    torch.stack(
+        ((torch.arange(length) / 200).sin(), (torch.arange(length) / 200).cos()), 1
+    )
+    * 32**0.5
+)
+
+# %% claim: With eight features the matrix
+# null: the matrix found is the rotation at every width
+errors = dict.fromkeys(errors, errors[8])
+
+# %% claim: With eight features the matrix
+# null: it never is
+errors = dict.fromkeys(errors, errors[64])
+
+# %% claim: At 512 features the word
+# null: chance
+recovered = {d_model: [1 / 1000, 1 / 40] for d_model in recovered}
+
+# %% claim: At 512 features the word
+# null: the width makes no difference
+recovered = dict.fromkeys(recovered, recovered[512])
+
+# %% claim: At 512 features the word
+# null: the word is read from the features in which positions are alike
+read_all = read_back
+read_back = lambda d_model, moving_only: read_all(8)
+
+# %% claim: A matrix on the concatenation
+# null: the halves exchanged
+cat = torch.cat
+torch.cat = lambda parts: cat(parts[::-1])
+
+# %% claim: A matrix on the concatenation
+# null: multiplied by another position
+sines = sinusoids
+sinusoids = lambda length, d_model: sines(length + 1, d_model)[1:]
+
+# %% claim: With the wrong exponent
+# null: the right exponent in both
+wrong_exponent = sinusoids
+along = (sinusoids(300, 64) @ sinusoids(300, 64).T).diagonal(5) / 32
+
+# %% claim: With the wrong exponent
+# null: the similarity does not vary
+along = along.mean().expand(2)
+
+# %% claim: In the other layout
+# null: a projection that is the same in either layout
+randn = torch.randn
+torch.randn = lambda *shape: randn(shape[0], 1).expand(shape)
+
+# %% claim: All kinds of positions do
+# null: positions make no difference: as with none
+runs = dict.fromkeys(runs, runs["none"])
+
+# %% claim: All kinds of positions do
+# null: none does it too
+runs["none"] = runs["learned"]
+
+# %% claim: All kinds of positions do
+# null: sines go on where they were not trained
+runs["sines"] = runs["sines, trained anywhere"]
+
+# %% claim: All kinds of positions do
+# null: training anywhere makes no difference
+runs["learned, trained anywhere"] = runs["learned"]

@@ -1,0 +1,164 @@
+# %% claim: After three modules *Jane*
+# null: residuals: each module adds
+alone = [sentence]
+for attention in attentions:
+    alone.append(alone[-1] + attention(alone[-1], alone[-1], alone[-1]).detach())
+
+# %% claim: After three modules *Jane*
+# null: the words are alike at the start
+sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
+
+# %% claim: The module's output is the one
+# null: no ReLU
+FeedForward.forward = lambda self, x: self.contract(self.expand(x))
+
+# %% claim: The module's output is the one
+# null: other words enter
+forward = FeedForward.forward
+FeedForward.forward = lambda self, x: (
+    forward(self, x) + x.mean(dim=1, keepdim=True) * (x.size(1) > 1)
+)
+
+# %% claim: Attention is linear on one word
+# null: five words are no different from one
+bends["attention"][1] = bends["attention"][0]
+
+# %% claim: Attention is linear on one word
+# null: no ReLU: the feed-forward network is linear
+bends["feed-forward"] = [0.0, 0.0]
+
+# %% claim: Two convolutions of width 1
+# null: no ReLU between them
+two_convolutions = lambda x: second(first(x.mT)).mT
+
+# %% claim: Two convolutions of width 1
+# null: width 3 in both
+touched["convolution, width 1"] = touched["convolution, width 3"]
+
+# %% claim: Two convolutions of width 1
+# null: attention reaches neighbours alone
+touched["attention"] = touched["convolution, width 3"]
+
+# %% claim: By hand and by torch
+# null: the variance over d - 1
+normed = (x - x.mean()) / torch.sqrt(x.var() + 1e-5)
+
+# %% claim: By hand and by torch
+# null: no mean taken off
+normed = x / torch.sqrt((x**2).mean() + 1e-5)
+
+# %% claim: The factor is the square root
+# null: the factor is 1
+annotated = normed
+
+# %% claim: The factor is the square root
+# null: the place of epsilon makes no difference
+sqrt = torch.sqrt
+torch.sqrt = lambda x: sqrt(x + 1e-5)
+normed = (x - mean) / sqrt(((x - mean) ** 2).mean() + 1e-5)
+
+# %% claim: Layer norm gives the same
+# null: batch norm in both
+shift["layer norm"] = shift["batch norm"]
+
+# %% claim: Layer norm gives the same
+# null: layer norm in both
+shift["batch norm"] = shift["layer norm"]
+
+# %% claim: The input of the sublayer is x
+# null: post-norm in both
+residual_of = Residual
+Residual = lambda d_model, norm_first=False: residual_of(d_model)
+
+# %% claim: The input of the sublayer is x
+# null: no addition
+Residual.forward = lambda self, x, sublayer: self.norm(sublayer(x))
+
+# %% claim: Ours and PyTorch's layer
+# null: post-norm in both
+layer_of = EncoderLayer
+EncoderLayer = lambda *sizes, norm_first: layer_of(*sizes)
+
+# %% claim: Ours and PyTorch's layer
+# null: no mask
+forward = EncoderLayer.forward
+EncoderLayer.forward = lambda self, x, mask: forward(self, x)
+
+# %% claim: With this book's initial weights
+# null: additions make no difference
+for table in (gradient, position, differences):
+    for initial in ("Xavier", "PyTorch's default"):
+        table[initial, "as in the paper"] = table[initial, "norms only"]
+        table[initial, "additions only"] = table[initial, "neither"]
+
+# %% claim: With this book's initial weights
+# null: norms make no difference
+for table in (gradient, position, differences):
+    for initial in ("Xavier", "PyTorch's default"):
+        table[initial, "as in the paper"] = table[initial, "additions only"]
+
+# %% claim: With this book's initial weights
+# null: the position is guessed
+position = dict.fromkeys(position, 1 / 16)
+
+# %% claim: From PyTorch's default weights
+# null: additions make no difference
+repaired["PyTorch's default", "as in the paper"] = repaired[
+    "PyTorch's default", "norms only"
+]
+
+# %% claim: From PyTorch's default weights
+# null: no network needs them
+repaired["PyTorch's default", "norms only"] = repaired[
+    "PyTorch's default", "as in the paper"
+]
+
+# %% claim: At a rate of 0.02 post-norm
+# null: warm-up makes no difference
+right["post-norm, warm-up"] = right["post-norm"]
+
+# %% claim: At a rate of 0.02 post-norm
+# null: the order of the norm makes no difference
+right["pre-norm"] = right["post-norm"]
+
+# %% claim: At a rate of 0.02 post-norm
+# null: entries grow in both
+size["post-norm, warm-up"] = size["pre-norm, warm-up"]
+
+# %% claim: At equal size two layers
+# null: the number of layers makes no difference
+hops["one layer"] = hops["two layers"]
+
+# %% claim: At equal size two layers
+# null: neither learns
+hops["two layers"] = hops["one layer"]
+
+# %% claim: At equal size two layers
+# null: one layer of half the size
+weight["one layer"] //= 2
+
+# %% claim: The parts follow their formulas
+# null: no biases
+parts["attention, 4 (d² + d)"] -= 4 * 512
+
+# %% claim: The parts follow their formulas
+# null: six layers share nothing
+shared = own
+
+# %% claim: In training each number
+# null: what is kept is not doubled
+nn.functional.dropout = lambda x, *options: x * (torch.rand_like(x) < 0.5)
+
+# %% claim: In training each number
+# null: x is dropped too
+forward = Residual.forward
+Residual.forward = lambda self, x, sublayer: forward(self, self.dropout(x), sublayer)
+
+# %% claim: In training each number
+# null: dropout does no harm
+for name in reversers:
+    score[name, "train"] = score[name, "eval"]
+
+# %% claim: In training each number
+# null: training with it makes no difference
+score["trained with", "train"] = score["trained without", "train"]

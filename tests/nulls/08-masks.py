@@ -1,0 +1,148 @@
+# %% claim: The masked row equals
+# null: no mask
+masked = free
+
+# %% claim: The masked row equals
+# null: masked after the softmax
+masked = free * allowed
+
+# %% claim: With padding at the end
+# null: no padding: the causal mask alone
+both = causal.expand_as(both)
+
+# %% claim: With padding at the end
+# null: padding at the start
+both = padding.flip(-1) & causal
+
+# %% claim: Without the mask the batch
+# null: no mask in either
+padding = None
+
+# %% claim: Without the mask the batch
+# null: the mask in both
+change = 0.0
+
+# %% claim: The mask made from the lengths
+# null: one word less
+torch.tensor = lambda lengths, tensor=torch.tensor: tensor(lengths) - 1
+
+# %% claim: The mask made from the lengths
+# null: no sentence is shorter
+torch.tensor = lambda lengths, tensor=torch.tensor: tensor([max(lengths)] * 2)
+
+# %% claim: Masked scores give the same row
+# null: a number added to the forbidden score
+before = lambda scores: (scores - 2 * (~allowed).float()).softmax(-1)
+
+# %% claim: Masked scores give the same row
+# null: zeroing afterwards loses nothing
+after = before
+
+# %% claim: Masked scores give the same row
+# null: dividing by the rest is safe
+after_renormalised = before
+
+# %% claim: In four dtypes, this book's
+# null: the lowest number: even weights
+attention_weights = lambda query, key, mask: (
+    (query @ key.mT / 2).masked_fill(~mask, torch.finfo(query.dtype).min).softmax(-1)
+)
+
+# %% claim: In four dtypes, this book's
+# null: minus infinity
+attention_weights = lambda query, key, mask: (
+    (query @ key.mT / 2).masked_fill(~mask, -torch.inf).softmax(-1)
+)
+
+# %% claim: With minus infinity every number
+# null: minus infinity does no harm
+with_infinity = with_zeros
+
+# %% claim: With minus infinity every number
+# null: minus infinity in both
+with_zeros = with_infinity
+
+# %% claim: Masking queries as well
+# null: masking queries is enough
+outputs["queries"] = outputs["keys"]
+
+# %% claim: Masking queries as well
+# null: masking keys as well makes no difference to padding
+outputs["keys and queries"] = outputs["keys"]
+
+# %% claim: Masking queries as well
+# null: no mask
+with torch.no_grad():
+    outputs["keys"] = encoder(position(embedding(ids)))[1]
+
+# %% claim: A weight of zero on a NaN
+# null: the blind row is zero
+with_infinity = with_zeros
+
+# %% claim: In nn.MultiheadAttention True
+# null: True means *may* there too
+layer_of = layer
+layer = lambda *vectors, **masks: layer_of(
+    *vectors, **{name: ~mask for name, mask in masks.items()}
+)
+
+# %% claim: In nn.MultiheadAttention True
+# null: True means *may not* in the fused function
+fused_of = F.scaled_dot_product_attention
+F.scaled_dot_product_attention = lambda q, k, v, mask: fused_of(q, k, v, ~mask)
+
+# %% claim: The right mask ends within
+# null: the mask makes no difference
+last["off by one"] = last["right mask"]
+
+# %% claim: The right mask ends within
+# null: the right mask leaks
+last["right mask"] = last["off by one"]
+
+# %% claim: The right mask ends within
+# null: not shifted is as off by one
+last["not shifted"] = last["off by one"]
+
+# %% claim: In use, the right mask
+# null: the leak goes on in use
+in_use["off by one"] = last["off by one"]
+
+# %% claim: In use, the right mask
+# null: off by one costs nothing: the floor
+in_use["off by one"] = in_use["right mask"]
+
+# %% claim: The right mask leaks nothing
+# null: the number of layers makes no difference
+furthest = [min(steps, 1) for steps in furthest]
+
+# %% claim: The right mask leaks nothing
+# null: nothing leaks
+furthest = [0 for _ in furthest]
+
+# %% claim: Under the right mask no output
+# null: no causal mask
+influence_of = influence
+influence = lambda model, mask: influence_of(model, None)
+
+# %% claim: Under the right mask no output
+# null: the leak is not seen
+influence_of = influence
+influence = lambda model, mask: influence_of(model, right_mask)
+
+# %% claim: Under the right mask no output
+# null: each output depends on its own token alone
+influence_of = influence
+influence = lambda model, mask: influence_of(model, torch.eye(LENGTH).bool())
+
+# %% claim: With the mask the loss
+# null: the mask makes no difference in use
+without_mask = with_mask
+
+# %% claim: With the mask the loss
+# null: the mask is lost in both
+with_mask = without_mask
+
+# %% claim: With the mask the loss
+# null: one layer in place of two
+next_token = NextToken
+NextToken = lambda num_layers: next_token(1)

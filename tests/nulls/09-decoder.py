@@ -1,0 +1,121 @@
+# %% claim: No row depends on a later
+# null: no causal mask
+by_target = by_target.clamp(min=0.02)
+
+# %% claim: No row depends on a later
+# null: each row reads its own word alone
+by_target = by_target * torch.eye(6)
+
+# %% claim: No row depends on a later
+# null: no cross-attention
+by_source = torch.zeros_like(by_source)
+
+# %% claim: Ours and PyTorch's layer
+# null: weights of their own
+copy_weights = lambda ours, theirs: None
+
+# %% claim: Ours and PyTorch's layer
+# null: the masks make no difference
+forward = DecoderLayer.forward
+DecoderLayer.forward = lambda self, x, memory, source_mask=None, target_mask=None: (
+    forward(self, x, memory, may_attend[:, None, None, :], causal_mask(6))
+)
+
+# %% claim: Shuffled memory vectors
+# null: the decoder reads positions in the memory
+forward = model.decoder.forward
+model.decoder.forward = lambda x, memory, *masks: forward(
+    x, memory + torch.arange(memory.size(1))[:, None], *masks
+)
+
+# %% claim: Shuffled memory vectors
+# null: the memory is not read
+forward = model.decoder.forward
+model.decoder.forward = lambda x, memory, *masks: forward(x, 0 * memory, *masks)
+
+# %% claim: With the first word exchanged
+# null: no self-attention
+layer_of = model.decoder.layers[0]
+layer_of.residuals[0].forward = lambda x, sublayer: x
+
+# %% claim: With the first word exchanged
+# null: no causal mask
+causal_mask = lambda length: None
+
+# %% claim: Scores of one masked pass
+# null: no causal mask
+at_once = Translator(num_layers=2, causal=False).double()(source, written)
+
+# %% claim: Scores of one masked pass
+# null: the mask makes no difference
+translator_of = Translator
+Translator = lambda num_layers, causal: translator_of(num_layers=num_layers)
+
+# %% claim: After 200 steps the loss
+# null: no training
+torch.manual_seed(0)
+trained_model = Translator()
+
+# %% claim: After 200 steps the loss
+# null: the source is hidden
+torch.manual_seed(0)
+trained_model = Translator(reads_source=False)
+trained_losses = train(trained_model)
+
+# %% claim: Averaged over heads
+# null: even weights
+cross_weights = torch.full_like(cross_weights, 1 / 5)
+
+# %% claim: Averaged over heads
+# null: an untrained model
+torch.manual_seed(0)
+self_weights, cross_weights = look(Translator(), sources[1:2], written)
+
+# %% claim: Averaged over heads
+# null: word for word in the order of the French
+cross_weights = torch.eye(6)[:, :5][None]
+
+# %% claim: Without shift or mask
+# null: neither makes a difference
+results["no shift"] = results["no causal mask"] = results["as it should be"]
+
+# %% claim: Without shift or mask
+# null: the loss shows it: as with the source hidden
+results["no causal mask"] = results["source hidden"]
+
+# %% claim: Without the shift every output
+# null: the shift makes no difference
+results["no shift"] = results["as it should be"]
+
+# %% claim: Without the shift every output
+# null: hiding the source makes no difference
+results["source hidden"] = results["as it should be"]
+
+# %% claim: Without the shift every output
+# null: the loss of a guess among all English words
+losses = torch.full((50,), math.log(len(english)))
+results["source hidden"] = [(model, losses) for model, _ in results["source hidden"]]
+
+# %% claim: Fed its own vectors
+# null: vectors are as good as words
+right = exact(trained_model)
+
+# %% claim: Fed its own vectors
+# null: what it is fed in training makes no difference
+learned[True, 24] = learned[False, 144]
+
+# %% claim: Fed its own vectors
+# null: own words never teach
+learned[True, 144] = learned[True, 24]
+
+# %% claim: One row at a time
+# null: nothing is kept of the past
+step_of = one_step
+one_step = lambda layer, x, past, memory: (step_of(layer, x, past, memory)[0], past)
+
+# %% claim: One row at a time
+# null: the source's keys are projected for each row
+step_of = one_step
+one_step = lambda layer, x, past, memory: step_of(
+    layer, x, past, layer.cross_attention.keys_values(encoded, encoded)
+)
