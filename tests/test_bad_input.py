@@ -67,6 +67,9 @@ def model(**overrides) -> Transformer:
         (lambda: model(max_length=0), "max_length .* got 0"),
         (lambda: model(pad_id=1), r"three different ids in 0..12, got \(1, 1, 2\)"),
         (lambda: model(pad_id=-1), r"three different ids in 0..12, got \(-1, 1, 2\)"),
+        (lambda: model(pad_id=0.0), r"three different ids in 0..12, got \(0.0, 1, 2\)"),
+        (lambda: model(norm_first="no"), "norm_first must be True or False, got 'no'"),
+        (lambda: model(tie_embeddings=1), "tie_embeddings must be .* got 1"),
         (lambda: model(eos_id=13), r"three different ids in 0..12, got \(0, 1, 13\)"),
         (
             lambda: TransformerConfig(9, 13, pad_id=9),

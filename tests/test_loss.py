@@ -85,3 +85,10 @@ def test_what_cannot_be_is_refused():
         label_smoothed_loss(logits, torch.ones(1, 3, dtype=torch.long))
     with pytest.raises(ValueError, match="only padding"):
         label_smoothed_loss(logits, torch.zeros_like(labels))
+    for wrong in (4, -1):
+        with pytest.raises(
+            ValueError, match=rf"labels must lie in 0\.\.3, got {wrong}"
+        ):
+            label_smoothed_loss(logits, torch.full_like(labels, wrong))
+    beyond = torch.tensor([[-100, 3]])  # padding may be any number
+    assert label_smoothed_loss(logits, beyond, pad_id=-100) > 0

@@ -175,6 +175,16 @@ def test_metadata_that_would_be_lost_is_refused_by_name(tmp_path, key) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, number) -> None:
+    model = Transformer(TransformerConfig(9, 9, 8, 2, 1, 1, 8))
+    with torch.no_grad():
+        model.decoder.layers[0].feed_forward.expand.bias[3] = number
+    with pytest.raises(ValueError, match=r"layers.0.feed_forward.expand.bias holds a"):
+        model.save(tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_checkpoint(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"no checkpoint at .*nowhere"):
         Transformer.load(tmp_path / "nowhere.safetensors")

@@ -536,12 +536,14 @@ def test_hypotheses_expand_to_their_likeliest_continuations():
     assert expand(batch, [1], log_p, ids, 4) == [expected[1]]
 
 
-def test_logits_that_are_no_numbers_are_named():
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_logits_that_are_no_numbers_are_named(search, number):
     model = random_model()
     with torch.no_grad():
-        model.output.weight.fill_(math.nan)
+        model.output.weight.fill_(number)
     with pytest.raises(ValueError, match="logits are not finite"):
-        beam_search(model, [[3]], 3)
+        search(model, [[3]], 3)
 
 
 @pytest.mark.plain

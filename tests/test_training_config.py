@@ -95,6 +95,13 @@ def test_every_field_is_documented():
         ({"learning_rate": 0.0}, "learning_rate must be above 0, got 0.0"),
         ({"max_grad_norm": 0}, "max_grad_norm must be above 0, got 0"),
         ({"max_grad_norm": float("nan")}, "above 0, got nan"),
+        ({"max_grad_norm": "1"}, "above 0, got '1'"),
+        ({"learning_rate": float("inf")}, "learning_rate must be finite, got inf"),
+        ({"learning_rate": "high"}, "learning_rate must be above 0, got 'high'"),
+        ({"cooldown": "half"}, r"\[0, 1\], got 'half'"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ({"seed": 2.5}, "seed must be a whole number, got 2.5"),
+        ({"bf16": "x"}, "bf16 must be True or False, got 'x'"),
         ({"schedule": "linear"}, "inverse-sqrt or cosine, got 'linear'"),
     ],
 )

@@ -219,6 +219,9 @@ def test_the_others_are_translated_where_errors_are_handed_on(phrasebook):
     )
     assert found == ["", "I am ill", "", "", "He has two cats"]
     assert errors == [(0, "unknown word 'Lo"), (3, "the sentence is ")]
+    errors.clear()
+    one = phrasebook.translate("xyz", on_error=lambda *found: errors.append(found))
+    assert (one, [index for index, _ in errors]) == ("", [0])
 
 
 @pytest.mark.plain
@@ -245,7 +248,8 @@ def test_tokenizers_that_do_not_fit_are_refused(phrasebook):
         with pytest.raises(ValueError, match=message):
             Translator(model, letters, letters)
     model = random_model(9)
-    for languages in (("fr",), ("fr", ""), ("fr", "e n"), ("a", "b", "c")):
+    few = (("fr",), ("fr", ""), ("fr", "e n"), ("a", "b", "c"), "fr", ("fr", 2), None)
+    for languages in few:
         with pytest.raises(ValueError, match="languages must be two codes, got"):
             Translator(model, letters, letters, languages)
 

@@ -110,8 +110,8 @@ def test_encode_and_decode_are_inverse(words):
         (["a", "b c"], "got 'b c'"),
         (["a", 7], "got 7"),
         (["a", "b", "a"], "'a' again"),
-        (["<pad>"], "'<pad>' again"),
-        (["a", "<eos>"], "'<eos>' again"),
+        (["<pad>"], "'<pad>' is a special symbol"),
+        (["a", "<eos>"], "'<eos>' is a special symbol"),
     ],
 )
 def test_bad_vocabularies_are_refused(words, message):

@@ -55,7 +55,8 @@ def scaled_dot_product_attention(
     `torch.nn.functional.scaled_dot_product_attention`, spelled out.
 
     Raises:
-        ValueError: when the sizes disagree, or the mask does not fit.
+        ValueError: when query and key differ in d_k, the numbers of keys and values
+            differ, or the mask does not fit.
     """
     require_pairs(key, value)
     return attention_weights(query, key, mask) @ value

@@ -17,6 +17,7 @@ __all__ = [
     "require_dropout",
     "require_probability",
     "require_ids",
+    "require_labels",
     "require_mask",
     "require_pairs",
     "require_beam",
@@ -75,6 +76,19 @@ def require_ids(ids: Tensor, vocab_size: int, name: str = "token ids") -> None:
     if ids.dim() != 2 or 0 in ids.shape:
         shape = tuple(ids.shape)
         raise ValueError(f"{name} must be (batch, length), neither empty, got {shape}")
+    _require_range(name, ids, vocab_size)
+
+
+def require_labels(labels: Tensor, vocab_size: int) -> None:
+    """Refuse labels that have no logit. They are read only where that is free.
+
+    Raises:
+        ValueError: naming a label below 0 or beyond the vocabulary.
+    """
+    _require_range("labels", labels, vocab_size)
+
+
+def _require_range(name: str, ids: Tensor, vocab_size: int) -> None:
     if ids.device.type != "cpu" or torch.compiler.is_compiling():
         return
     low, high = (int(bound) for bound in ids.aminmax())

@@ -83,9 +83,14 @@ class TransformerConfig:
         if self.tie_embeddings and self.source_vocab_size != self.target_vocab_size:
             sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
             raise ValueError(f"tied embeddings need one vocabulary, got sizes {sizes}")
+        for name in ("norm_first", "tie_embeddings"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} must be True or False, got {value!r}")
         special = (self.pad_id, self.bos_id, self.eos_id)
         last = self.target_vocab_size - 1
-        if len(set(special)) < 3 or not all(0 <= i <= last for i in special):
+        whole = all(type(i) is int and 0 <= i <= last for i in special)
+        if not whole or len(set(special)) < 3:
             raise ValueError(
                 "pad_id, bos_id and eos_id must be three different ids in "
                 f"0..{last}, got {special}"
@@ -197,7 +202,8 @@ class Transformer(nn.Module):
         metadata always give the same bytes.
 
         Raises:
-            ValueError: naming a key of `metadata` that is reserved.
+            ValueError: naming a key of `metadata` that is reserved or has no text, or
+                a tensor that holds a number that is not finite: `load` refuses it too.
         """
         if metadata and "config" in metadata:
             raise ValueError("metadata may not have the key 'config', it is reserved")
@@ -205,6 +211,9 @@ class Transformer(nn.Module):
         tensors = self.state_dict()
         if self.config.tie_embeddings:  # one table has three names, and is written once
             tensors = {name: tensors[name] for name in tensors if name not in _TIED}
+        for name, tensor in tensors.items():
+            if not _is_finite(tensor):
+                raise ValueError(f"{name} holds a number that is not finite")
         write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
 
     @classmethod
@@ -222,6 +231,10 @@ _TIED = ("target_embedding.table.weight", "output.weight")
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    return not tensor.numel() or bool(torch.stack(tensor.aminmax()).isfinite().all())
+
+
 def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str]]:
     """Read a model that `save` wrote and its metadata; the file is read once.
 
@@ -236,7 +249,7 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
     for name, tensor in tensors.items():
         if tensor.dtype not in _FLOATS:
             raise ValueError(f"{path}: {name} should be floats, got {tensor.dtype}")
-        if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
+        if not _is_finite(tensor):
             raise ValueError(f"{path}: {name} holds a number that is not finite")
         # In memory of its own, aligned as any tensor is: sums add in the same order.
         tensors[name] = tensor.clone()
@@ -258,10 +271,6 @@ def _empty_model(path: Path, config: str, tensors: int) -> Transformer:
     """A model of this config on the meta device: shapes, and no memory taken."""
     try:
         choices = TransformerConfig(**json.loads(config))
-        for field in dataclasses.fields(choices):
-            value = getattr(choices, field.name)
-            if not isinstance(value, int | field.type):
-                raise ValueError(f"{field.name} is {value!r}")
         if choices.num_encoder_layers + choices.num_decoder_layers > tensors:
             raise ValueError(f"more layers than the {tensors} tensors here")
         with torch.device("meta"):

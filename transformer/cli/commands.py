@@ -75,8 +75,8 @@ Your own sentence pairs, in mine/train.fr, mine/train.en, mine/val.fr, mine/val.
 python -m transformer train --data mine --source fr --target en --out runs/mine
 
 A training that was cut short goes on when the same command is given again. Exit
-codes: 0; 1 when some lines could not be translated; 2 for a mistake in what was
-asked, explained in one line; 130 after Ctrl-C.
+codes: 0; 1 when some lines of a file or a pipe could not be translated; 2 for a
+mistake in what was asked, explained in one line; 130 after Ctrl-C.
 """
 
 
@@ -128,8 +128,9 @@ def translate(
 
     Without --weights, from French to English. Blank lines stay blank. A line that
     cannot be translated (too long, or with a word that the phrasebook does not know)
-    is named on standard error and left blank; the exit code is then 1. A translator
-    with subwords reads any word.
+    is named on standard error and left blank; the exit code is then 1. A SENTENCE that
+    cannot be translated is refused with exit code 2. A translator with subwords reads
+    any word.
     """
     if sentence and file is not None:
         raise ValueError("give a sentence or --file, not both")

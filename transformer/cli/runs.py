@@ -133,7 +133,7 @@ def train(
         tokenizer, config = dataset.source_tokenizer, plan.training
         model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
         if dataset.left_out:
-            progress.say(f"{dataset.left_out:,} pairs are too long and left out")
+            progress.say(f"{dataset.left_out:,} pairs are left out: too long or empty")
         size = sum(weight.numel() for weight in model.parameters())
         progress.say(
             f"{len(dataset.train):,} pairs, {tokenizer.vocab_size:,} subwords, "

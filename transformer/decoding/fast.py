@@ -206,11 +206,12 @@ class FastDecoder:
     """A model packed for fast decoding: searches with it find what plain ones find.
 
     The decoder's weights are packed at the first search, and again at the next one
-    after they have changed, in place or by replacement. What packed weights cannot
-    follow exactly is decoded by the plain cache instead: half precision and autocast,
-    hooks, and modules that are not the book's own (LoRA, quantisation, another
-    activation). In float32 the logits may differ from the plain ones in their last
-    bits.
+    after they have changed, in place or by replacement. A change through `.data` is
+    noticed only where it touches the first number of one of a weight's first 32 rows:
+    make a new FastDecoder after any other. What packed weights cannot follow exactly
+    is decoded by the plain cache instead: half precision and autocast, hooks, and
+    modules that are not the book's own (LoRA, quantisation, another activation). In
+    float32 the logits may differ from the plain ones in their last bits.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.

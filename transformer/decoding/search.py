@@ -101,6 +101,9 @@ def mask_special(
     return logits
 
 
+_NOT_FINITE = "no token has a probability: the model's logits are not finite"
+
+
 def generate(
     decoder: nn.Module | IncrementalDecoder,
     source_ids: Sources,
@@ -120,7 +123,10 @@ def generate(
         state = decoder.prefill(source, max_length, 1)
         tokens = source.new_full((len(source),), config.bos_id)
         for _ in range(max_length):
-            tokens = choose(mask_special(state.step(tokens).float(), config))
+            logits = mask_special(state.step(tokens).float(), config)
+            if not logits.amax(dim=-1).isfinite().all():
+                raise ValueError(_NOT_FINITE)
+            tokens = choose(logits)
             chosen = tokens.tolist()
             rows = [row for row, token in enumerate(chosen) if token != config.eos_id]
             for row in rows:
@@ -146,8 +152,9 @@ def greedy_search(
     no end is cut there. Of equal logits the lowest id wins.
 
     Raises:
-        ValueError: for no sources, an empty one, ids that the model has no row for,
-            padding before a token, or a `max_length` below 1 or beyond its positions.
+        ValueError: for no sources, an empty one, one longer than the model's positions,
+            ids that it has no row for, padding before a token, a `max_length` below 1
+            or beyond its positions, or logits that are not finite.
     """
     return generate(
         decoder, source_ids, max_length, lambda logits: logits.max(dim=-1).indices
@@ -318,9 +325,7 @@ def beam_search(
     for sentence, beam in beams.items():  # cut: the best counts if none has finished
         finished[sentence] = finished[sentence] or beam[:1]
     if not all(finished):
-        raise ValueError(
-            "no token has a probability: the model's logits are not finite"
-        )
+        raise ValueError(_NOT_FINITE)
 
     def score(each: Hypothesis) -> float:
         length = len(each.tokens) - 1  # with eos, without bos

@@ -46,7 +46,8 @@ class Translator:
     ) -> None:
         self.model = unwrap(model)
         _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
-        if len(languages) != 2 or any(code.split() != [code] for code in languages):
+        codes = languages if isinstance(languages, tuple | list) else ()
+        if len(codes) != 2 or any(str(code).split() != [code] for code in codes):
             raise ValueError(f"languages must be two codes, got {languages!r}")
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
@@ -123,30 +124,31 @@ class Translator:
 
         A blank sentence stays blank. Batches are of similar length, and how long a
         translation may become depends on its own source alone. With `on_error`, a
-        sentence that cannot be encoded stays blank too, and its index and the error are
-        passed on; without, the error is raised.
+        sentence that cannot be encoded stays blank too, and its index (0 for a sentence
+        alone) and the error are passed on; without, the error is raised.
 
         Raises:
             ValueError: for a sentence that is too long or has an unknown word, naming
-                its number, and for a `beam_size` or `length_penalty` that
-                `beam_search` refuses.
+                its number among several, for a `batch_size` below 1, and for a
+                `beam_size` or `length_penalty` that `beam_search` refuses.
         """
         require_beam(beam_size, length_penalty)
         require_positive(batch_size=batch_size)
-        if isinstance(sentences, str):
-            source = self.encode(sentences)
-            return self._search_all([source], beam_size, length_penalty, 1)[0]
+        several = [sentences] if isinstance(sentences, str) else sentences
+        alone = several is not sentences
         sources: list[list[int]] = []
-        for index, sentence in enumerate(sentences):
+        for index, sentence in enumerate(several):
             try:
                 sources.append(self.encode(sentence))
             except ValueError as error:
                 if on_error is None:
-                    error.args = (f"sentence {index + 1}: {error}",)
+                    if not alone:
+                        error.args = (f"sentence {index + 1}: {error}",)
                     raise
                 on_error(index, error)
                 sources.append([])
-        return self._search_all(sources, beam_size, length_penalty, batch_size)
+        found = self._search_all(sources, beam_size, length_penalty, batch_size)
+        return found[0] if alone else found
 
     def _room(self, source: Sequence[int]) -> int:
         """How long a translation may become: about twice its source.

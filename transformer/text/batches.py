@@ -79,7 +79,7 @@ def split_by_tokens(lengths: Sequence[int], batch_tokens: int) -> list[list[int]
     Every index comes exactly once.
 
     Raises:
-        ValueError: for a length below 1, or beyond `batch_tokens`.
+        ValueError: for `batch_tokens` below 1, or a length below 1 or beyond it.
     """
     require_positive(batch_tokens=batch_tokens)
     if lengths and not 1 <= min(lengths) <= max(lengths) <= batch_tokens:
@@ -102,7 +102,7 @@ def batches_by_tokens(
     Which of equal lengths share a batch is random, and so is the order of the batches.
 
     Raises:
-        ValueError: for a length below 1, or beyond `batch_tokens`.
+        ValueError: for `batch_tokens` below 1, or a length below 1 or beyond it.
     """
     order = list(range(len(lengths)))
     rng.shuffle(order)

@@ -101,7 +101,8 @@ def fetch_multi30k(
 
     Raises:
         ValueError: for a language that is not there; when a file cannot be had, or is
-            not the one expected: which, why, and where to put it by hand.
+            not the one expected: which, why, and where to put it by hand; when files
+            are lacking and pooch is not installed.
     """
     folder = Path(folder)
     for language in languages:
@@ -264,7 +265,7 @@ def moses_style(sentence: str) -> str:
     (man 's), or in a French elision with what it ends (l' eau). A full stop is set
     apart at the end of the sentence only, for elsewhere it may belong to a word
     (dr. no). Signs are escaped as Moses does (&apos;). Text in this style already is
-    left as it is.
+    left as it is, unless a word with a full stop of its own ends it (5 sec.).
     """
     text = _OTHER_ENTITY.sub(lambda match: html.unescape(match[0]), sentence)
     text = unicodedata.normalize("NFC", text.lower()).translate(_PLAIN_SIGNS)

@@ -30,7 +30,8 @@ class SubwordTokenizer(Tokenizer):
 
     A piece that opens a word begins with ▁, so that joining pieces gives the sentence
     back, spaces included. With `text` "tok", every sentence is first lowercased and its
-    punctuation set apart (`moses_style`); with "raw" it stays as it was written.
+    punctuation set apart (`moses_style`); with "raw" it stays as it was written, but
+    for composed accents and single spaces.
 
     Raises:
         ValueError: for a tokenizer whose first ids are not the special ones, or another
@@ -56,8 +57,8 @@ class SubwordTokenizer(Tokenizer):
         characters the rest is left out.
 
         Raises:
-            ValueError: for no sentences, or a `vocab_size` below the number of
-                characters.
+            ValueError: for no sentences, a `vocab_size` below the number of characters,
+                another `text`, or where the library tokenizers is not installed.
         """
         require_positive(vocab_size=vocab_size)
         require_text(text)
@@ -92,7 +93,8 @@ class SubwordTokenizer(Tokenizer):
         """The tokenizer that `to_json` described.
 
         Raises:
-            ValueError: for text that `to_json` did not write.
+            ValueError: for text that `to_json` did not write, or where the library
+                tokenizers is not installed.
         """
         tk = optional_import("tokenizers")
         try:

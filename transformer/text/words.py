@@ -87,7 +87,8 @@ class Vocabulary:
     and is what a model's embedding table needs.
 
     Raises:
-        ValueError: for no words, an empty word, or one that comes twice.
+        ValueError: for no words, an empty word, one with a space, a special symbol
+            such as <pad>, or a word that comes twice.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -98,7 +99,9 @@ class Vocabulary:
         for word in self._words:
             if not isinstance(word, str) or word.split() != [word]:
                 raise ValueError(f"a word must be letters without spaces, got {word!r}")
-            if word in self._ids or word in SPECIAL_SYMBOLS:
+            if word in SPECIAL_SYMBOLS:
+                raise ValueError(f"{word!r} is a special symbol and may be no word")
+            if word in self._ids:
                 raise ValueError(f"each word may come once, got {word!r} again")
             self._ids[word] = len(SPECIAL_SYMBOLS) + len(self._ids)
 

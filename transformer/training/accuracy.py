@@ -59,7 +59,8 @@ def exact_match(model: nn.Module, examples: Sequence[Example]) -> float:
     """The share of examples that the model translates exactly, word for word.
 
     Raises:
-        ValueError: for no examples, or one longer than the model's positions.
+        ValueError: for no examples, or one longer than 4,096 tokens or the model's
+            positions.
     """
     require_positive(examples=len(examples))
     return sum(exact_matches(model, examples)) / len(examples)

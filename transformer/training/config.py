@@ -36,9 +36,10 @@ class TrainingConfig:
 
     Attributes:
         epochs: how often the training set is read.
-        batch_tokens: most positions, padding included, of all that a step reads.
-        micro_batch_tokens: most positions read at once; a step adds the gradients of
-            several such parts. None: the whole batch at once.
+        batch_tokens: most positions of a step on either side, padding included: as many
+            of the sources, and as many of the targets.
+        micro_batch_tokens: most positions on either side read at once; a step adds the
+            gradients of several such parts. None: the whole batch at once.
         schedule: how the learning rate falls after warm-up, "inverse-sqrt" or "cosine".
         learning_rate: its peak. None: the paper's, which follows from the model's width
             and the warm-up.
@@ -46,7 +47,8 @@ class TrainingConfig:
         cooldown: the last share of the steps, over which it also falls linearly to 0.
         label_smoothing: the share ε of each label that all tokens share.
         max_grad_norm: a longer gradient is clipped to this length.
-        ema_decay: the share that the moving average of the weights keeps at each step.
+        ema_decay: the share that the moving average of the weights keeps at each step,
+            at most: in the first steps it keeps less.
         patience: epochs without a lower validation loss after which a run ends.
         bf16: whether matrices are multiplied in bfloat16.
         seed: fixes the order of the examples, and a run's initial weights and dropout.
@@ -88,10 +90,18 @@ class TrainingConfig:
         )
         for name in ("learning_rate", "max_grad_norm"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}")
-        if not 0 <= self.cooldown <= 1:
-            raise ValueError(f"cooldown must lie in [0, 1], got {self.cooldown}")
+            number = isinstance(value, int | float)
+            if value is not None and not (number and value > 0):
+                raise ValueError(f"{name} must be above 0, got {value!r}")
+        if self.learning_rate == math.inf:
+            raise ValueError("learning_rate must be finite, got inf")
+        share = self.cooldown
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ValueError(f"cooldown must lie in [0, 1], got {share!r}")
+        if not isinstance(self.seed, int):
+            raise ValueError(f"seed must be a whole number, got {self.seed!r}")
+        if not isinstance(self.bf16, bool):
+            raise ValueError(f"bf16 must be True or False, got {self.bf16!r}")
         if self.schedule not in SCHEDULES:
             names = " or ".join(SCHEDULES)
             raise ValueError(f"schedule must be {names}, got {self.schedule!r}")

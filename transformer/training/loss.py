@@ -6,7 +6,7 @@ Made from book/12-training.md: edit the chapter, not this file.
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transformer.checks import require_probability
+from transformer.checks import require_labels, require_probability
 from transformer.text.words import PAD_ID
 
 __all__ = [
@@ -25,8 +25,8 @@ def label_smoothed_loss(
     The mean, in nats, over the labels that are not padding (section 5.4).
 
     Raises:
-        ValueError: for smoothing outside [0, 1), sizes that disagree, or labels that
-            are all padding.
+        ValueError: for smoothing outside [0, 1), sizes that disagree, labels that are
+            all padding, or (on a CPU) one outside the vocabulary.
     """
     require_probability(smoothing=smoothing)
     if logits.shape[:-1] != labels.shape:
@@ -35,6 +35,8 @@ def label_smoothed_loss(
     real = labels != pad_id
     if not real.any():
         raise ValueError("a loss needs at least one label, got only padding")
+    labels = labels[real]
+    require_labels(labels, logits.size(-1))
     surprise = -logits[real].log_softmax(dim=-1)  # of every token, in nats
-    of_labels = surprise.gather(-1, labels[real][:, None]).squeeze(-1)
+    of_labels = surprise.gather(-1, labels[:, None]).squeeze(-1)
     return ((1 - smoothing) * of_labels + smoothing * surprise.mean(dim=-1)).mean()

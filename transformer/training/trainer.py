@@ -45,7 +45,7 @@ class TranslationDataset(NamedTuple):
     """Training set and validation set of a translator, with its tokenizers.
 
     `validation_pairs` are the sentences of `validation`; `folder` is where they were
-    read, and `left_out` counts the pairs that were too long.
+    read, and `left_out` counts the pairs that were too long, or empty for a tokenizer.
     """
 
     train: list[Example]
@@ -70,11 +70,13 @@ class TranslationDataset(NamedTuple):
     ) -> "TranslationDataset":
         """Read the pairs of a folder; train a joint tokenizer on its training pairs.
 
-        A pair of more than `max_tokens` tokens on one side is left out.
+        A pair is left out if a side of it has no tokens or more than `max_tokens`, the
+        end of the target counted.
 
         Raises:
             ValueError: for files that are missing, unreadable or do not pair, a
-                `vocab_size` that is too small, or no pair that fits.
+                `vocab_size` that is too small, no pair that fits, or where the library
+                tokenizers is not installed.
         """
         require_positive(max_tokens=max_tokens)
         pairs = read_pairs(folder, text, "train", source, target)
