@@ -122,7 +122,10 @@ def check_duplicates(
         return wrong("Sentences that differ in two words may stay.")
     if sorted(kept) != sorted(w for w in training if w in kept):
         return wrong("Each training sentence may come once.")
-    return right("What stays has at least two words that no test sentence gives away.")
+    return right(
+        "What stays differs from every test sentence of its length in at least two "
+        "words."
+    )
 
 
 @exercise
