@@ -1,0 +1,170 @@
+# %% claim: A decoder without cross-attention
+# null: the encoder has weights of its own
+encoder = Encoder(32, 4, 64, num_layers=2)
+difference = (encoder(x, mask) - expected).abs().max()
+
+# %% claim: A decoder without cross-attention
+# null: neither has a mask
+expected = encoder(x)
+
+# %% claim: The package's model and the plain one
+# null: the plain model keeps weights of its own
+PlainLanguageModel.load_state_dict = lambda self, state: None
+
+# %% claim: The package's model and the plain one
+# null: neither has a mask
+encode_all = Encoder.forward
+Encoder.forward = lambda self, x, mask=None: encode_all(self, x)
+
+# %% claim: The probabilities of all characters sum to one
+# null: what the counts give up is lost
+give = NGramModel.probability
+NGramModel.probability = lambda self, text, place: (
+    max(self.count[text[place - 1 : place + 1]] - 0.75, 0) / 1000
+)
+
+# %% claim: The probabilities of all characters sum to one
+# null: nothing is given up
+NGramModel.__init__.__defaults__ = (0.0,)
+
+# %% claim: On Alice, n-grams are ahead
+# null: the model is the trigram
+attended = dict.fromkeys(attended, counted[3])
+
+# %% claim: On Alice, n-grams are ahead
+# null: the model of words predicts as well as counts
+attended_words = {n: counted_words[min(n + 1, 7)] for n in attended_words}
+
+# %% claim: On Alice, n-grams are ahead
+# null: the model is no better than the best count
+attended[32] = counted[best_order] - 0.01
+
+# %% claim: On Alice, n-grams are ahead
+# null: counts get better and better
+counted[7] = counted[5] - 0.05
+
+# %% claim: From eight characters of context
+# null: context makes no difference
+attended = dict.fromkeys(attended, attended[32])
+
+# %% claim: From eight characters of context
+# null: the model goes on gaining
+attended[32] = attended[8] - 0.1
+
+# %% claim: Among the stored runs
+# null: the model and the counts are even
+page_models = dict(best_counts)
+
+# %% claim: Among the stored runs
+# null: the larger model is not better than counts
+large["bits"]["32"] = best_counts[max(best_counts)]
+
+# %% claim: Among the stored runs
+# null: seeds differ
+seeds[0] += 0.05
+
+# %% claim: At order 5 no other discount
+# null: the discount makes no difference
+tried = dict.fromkeys(tried, tried[0.75])
+
+# %% claim: At order 5 no other discount
+# null: another one is better
+tried[0.5], tried[0.75] = tried[0.75], tried[0.5]
+
+# %% claim: Cached generation equals
+# null: every cached token is taken for the first
+forward = model.position.forward
+model.position.forward = lambda x, start=0: forward(x)
+
+# %% claim: Cached generation equals
+# null: the cache holds other keys and values
+for layer in model.encoder.layers:
+    keys_values = layer.self_attention.keys_values
+    layer.self_attention.keys_values = lambda k, v, of=keys_values: (
+        of(k, v) if len(k[0]) > 1 else of(k, v * 0)
+    )
+
+# %% claim: The higher the temperature
+# null: the temperature does nothing
+draw = sample
+sample = lambda *a: draw(*a[:3], 0.8, *a[4:])
+
+# %% claim: The higher the temperature
+# null: the nucleus does nothing
+draw = sample
+sample = lambda *a: draw(*a[:4], 1.0, *a[5:])
+
+# %% claim: The second layer's induction score
+# null: the model is not trained
+whole = copying(train_copying(2, steps=1)[0])
+
+# %% claim: The second layer's induction score
+# null: switching off changes nothing
+no_first = no_second = whole
+
+# %% claim: The second layer's induction score
+# null: one layer is enough
+shallow_history = history
+
+# %% claim: The second layer's induction score
+# null: the first layer attends evenly
+even_weights = causal_mask(32).float()
+even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
+    2, 200, 32, 32
+)
+attention_of = lambda *_: even_weights
+
+# %% claim: No head of the model trained on Alice
+# null: a head attends to the stripe
+stripe = torch.zeros(100, 4, 64, 64)
+stripe[:, :, range(32, 64), range(1, 33)] = 1.0
+model.encoder.layers[1].self_attention.weights = lambda *_: stripe
+
+# %% claim: No head of the model trained on Alice
+# null: what came 32 characters before is predicted again
+predict = model.forward
+model.forward = lambda ids: (
+    predict(ids) * 0 + 20.0 * F.one_hot(ids.roll(31, 1), len(characters))
+)
+
+# %% claim: With the same weights, the logits
+# null: other weights
+ours = from_gpt2(transformers.GPT2LMHeadModel(theirs.config).state_dict(), 4)
+difference = (ours(ids) - theirs(ids).logits).abs().max()
+
+# %% claim: With the same weights, the logits
+# null: another number of heads
+ours = from_gpt2(theirs.state_dict(), num_heads=2)
+difference = (ours(ids) - theirs(ids).logits).abs().max()
+
+# %% claim: With the same weights, the logits
+# null: generated without positions
+ours.position.forward = lambda x, start=0: x
+
+# %% claim: With the same weights, the logits
+# null: a weight is lost on the way back
+return_weights = to_gpt2
+to_gpt2 = lambda model: (
+    return_weights(model) | {"transformer.wpe.weight": torch.zeros(48, 32)}
+)
+
+# %% claim: Each exchange is needed
+# null: our model has a ReLU
+for layer in ours.encoder.layers:
+    layer.feed_forward.__class__ = type(encoder.layers[0].feed_forward)
+
+# %% claim: Each exchange is needed
+# null: the width's root is one
+math.sqrt = lambda number: 1.0
+
+# %% claim: In the stored comparison
+# null: other tokens are generated
+gpt2["same_tokens"] = False
+
+# %% claim: In the stored comparison
+# null: the logits differ
+gpt2["largest_difference"] = 2e-5
+
+# %% claim: In the stored comparison
+# null: one token, over and over
+gpt2["different_tokens"] = 1

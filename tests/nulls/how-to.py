@@ -1,0 +1,88 @@
+# %% claim: After seconds of training
+# null: no training
+torch.manual_seed(0)
+untrained = Translator(Transformer(sizes).eval(), source, target, ("en", "digits"))
+translator = untrained
+
+# %% claim: After seconds of training
+# null: one epoch in place of twenty
+import dataclasses
+
+torch.manual_seed(0)
+brief = Transformer(sizes)
+for _ in train(brief, examples, dataclasses.replace(config, epochs=1)):
+    pass
+translator = Translator(brief.eval(), source, target, ("en", "digits"))
+
+# %% claim: A run that was cut short
+# null: left where it was cut short
+folder = folder / "left"
+resumed, _ = run("cut-short", stop_at=12)
+
+# %% claim: A run that was cut short
+# null: taken up with a new Adam
+folder = folder / "anew"
+torch.optim.Adam.load_state_dict = lambda self, state: None
+run("cut-short", stop_at=12)
+resumed, ended = run("cut-short")
+
+# %% claim: With a tokenizer of characters
+# null: no training
+torch.manual_seed(0)
+model = Transformer(model.config).eval()
+by_character = Translator(model, source, digits, ("en", "digits"))
+
+# %% claim: With a tokenizer of characters
+# null: the characters in another order
+by_character.target_tokenizer.alphabet = "1234567890"
+
+# %% claim: Of 500 questions drawn anew
+# null: no training
+torch.manual_seed(0)
+classifier = Classifier(tokenizer.vocab_size, num_classes=2)
+
+# %% claim: Of 500 questions drawn anew
+# null: each question with the answer to the next
+drawn, held = question, []
+
+
+def question(rng):
+    ids, label = drawn(rng)
+    held.append(label)
+    return ids, held[-2] if len(held) > 1 else label
+
+
+# %% claim: Both give the same output
+# null: weights of its own
+ours = nn.ModuleDict(
+    {"encoder": Encoder(64, 4, 128, 2), "decoder": Decoder(64, 4, 128, 2)}
+)
+with torch.no_grad():
+    output = ours["decoder"](writes, ours["encoder"](reads), target_mask=causal)
+
+# %% claim: Both give the same output
+# null: the mask as it is
+with torch.no_grad():
+    expected = theirs(reads, writes, tgt_mask=causal)
+
+# %% claim: Both give the same output
+# null: the way back loses half of the bits
+state_dict = ours.state_dict
+ours.state_dict = lambda: {n: w.half().float() for n, w in state_dict().items()}
+
+# %% claim: The exported program gives
+# null: an untrained model is exported
+other = Transformer(model.config).eval()
+program = export(other, (source_ids, target_ids), dynamic_shapes=shapes)
+
+# %% claim: The exported program gives
+# null: exported for one shape alone
+program = export(model, (source_ids, target_ids))
+
+# %% claim: The array holds a weight
+# null: scores, not weights
+weights = weights * 2
+
+# %% claim: The array holds a weight
+# null: the layers of the encoder
+weights = maps.encoder[0].numpy()
