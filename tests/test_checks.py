@@ -119,6 +119,6 @@ def test_a_state_that_fits_is_taken_as_it_is() -> None:
 
 def test_a_missing_package_is_named() -> None:
     assert optional_import("math") is math
-    message = r'^this needs no_such_package: pip install "tested-transformer\[train\]"$'
+    message = "^this needs no_such_package: pip install no_such_package$"
     with pytest.raises(ValueError, match=message):
         optional_import("no_such_package.part")

@@ -322,7 +322,7 @@ def test_what_is_missing_is_said_first(
         arguments = ["evaluate", learned, "--data", tmp_path / "nothing"]
     code, output, errors = run(capsys, *arguments)
     assert (code, output) == (2, "")
-    message = f'this needs {module}: pip install "tested-transformer[train]"'
+    message = f"this needs {module}: pip install {module}"
     assert errors == f"python -m transformer: {message}\n"
     assert not (tmp_path / "run").exists()
 

@@ -380,6 +380,13 @@ def test_a_folder_without_a_run_is_named(tmp_path):
         load_run(tmp_path, average=1)
 
 
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 5, 10])
+def test_as_many_epochs_are_kept_as_were_asked_for(dataset, tmp_path, keep):
+    run_steps(dataset, tmp_path / "run", keep_epochs=keep)
+    kept = sorted(path.name for path in (tmp_path / "run").glob("epoch-*"))
+    assert kept == [f"epoch-{n:04}.safetensors" for n in (1, 2, 3)][-keep:]
+
+
 def test_the_mean_of_the_last_epochs(whole_run):
     kept = sorted(whole_run.glob("epoch-*.safetensors"))
     assert [path.stem for path in kept] == ["epoch-0002", "epoch-0003"]

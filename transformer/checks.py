@@ -166,8 +166,6 @@ def optional_import(module: str) -> Any:
     """
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError:
-        name = module.partition(".")[0]
-        raise ValueError(
-            f'this needs {name}: pip install "tested-transformer[train]"'
-        ) from None
+    except ModuleNotFoundError as error:
+        name = (error.name or module).partition(".")[0]
+        raise ValueError(f"this needs {name}: pip install {name}") from None

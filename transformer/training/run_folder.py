@@ -292,8 +292,7 @@ class RunFolder:
         return max((each.seconds for each in kept), default=0.0)
 
     def _remove(self, kind: re.Pattern[str], keep: int = 0) -> None:
-        names = _own_files(self.path, kind)
-        for name in names[: len(names) - keep]:
+        for name in _own_files(self.path, kind)[: -keep or None]:
             (self.path / name).unlink()
 
     @contextlib.contextmanager
