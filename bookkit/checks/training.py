@@ -154,7 +154,7 @@ def _part(answer: Any) -> str | None:
 
 
 @exercise
-def check_patients(missing: Any) -> Verdict:
+def check_broken(missing: Any) -> Verdict:
     """Exercise: from the symptom to the part that is missing."""
     hints = {
         "A": ("causal mask", "what if the next word stood in its input?"),
@@ -163,10 +163,10 @@ def check_patients(missing: Any) -> Verdict:
         "D": ("residuals", "what carries a word's own vector past the averaging?"),
     }
     names = blanks(missing, list(hints))
-    for (patient, (part, hint)), name in zip(hints.items(), names, strict=True):
+    for (model, (part, hint)), name in zip(hints.items(), names, strict=True):
         named = _part(name)
         if named is None:
             return wrong(f"{name!r} is none of the five: {', '.join(PARTS)}.")
         if named != part:
-            return wrong(f"{patient} does not lack the {named}: {hint}")
+            return wrong(f"{model} does not lack the {named}: {hint}")
     return right("Each symptom names its part; no loss curve was needed for C and D.")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bookkit.checks.training import (
+    check_broken,
     check_clip,
-    check_patients,
     check_smoothed,
 )
 
@@ -54,7 +54,7 @@ def nothing_over_nothing(gradients, max_norm):
     return [gradient / scale * scale.clamp(max=max_norm) for gradient in gradients]
 
 
-PATIENTS = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residuals"}
+LACKING = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residuals"}
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ PATIENTS = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residual
         (check_smoothed, smoothed),
         (check_clip, clip),
         (check_clip, unguarded),
-        (check_patients, PATIENTS),
-        (check_patients, PATIENTS | {"A": "Causal-mask", "B": "Warm up"}),
-        (check_patients, PATIENTS | {"A": "causal_mask", "B": "warmup"}),
-        (check_patients, PATIENTS | {"A": "the mask", "B": "no warm-up"}),
-        (check_patients, PATIENTS | {"C": "Position", "D": "residual connection"}),
-        (check_patients, PATIENTS | {"B": "warmup_steps", "C": "positional encoding"}),
+        (check_broken, LACKING),
+        (check_broken, LACKING | {"A": "Causal-mask", "B": "Warm up"}),
+        (check_broken, LACKING | {"A": "causal_mask", "B": "warmup"}),
+        (check_broken, LACKING | {"A": "the mask", "B": "no warm-up"}),
+        (check_broken, LACKING | {"C": "Position", "D": "residual connection"}),
+        (check_broken, LACKING | {"B": "warmup_steps", "C": "positional encoding"}),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -108,13 +108,13 @@ def test_model_solutions_are_right(check, answer):
         (check_clip, lambda g, m: [m * x / length(g) for x in g], "lengthened"),
         (check_clip, lambda g, m: [x.clone() for x in g], "Nothing was shortened"),
         (check_clip, lambda g, m: [m * x / length(g) ** 2 for x in g], "its root"),
-        (check_patients, PATIENTS | {"A": "residuals"}, "A does not lack"),
-        (check_patients, {"A": "causal mask"}, "Nothing stands under 'B'"),
-        (check_patients, "warm-up", "Fill in the dictionary"),
-        (check_patients, PATIENTS | {"A": "dropout"}, "none of the five"),
-        (check_patients, PATIENTS | {"B": "root"}, "first step"),
-        (check_patients, PATIENTS | {"C": "causal mask"}, "word came first"),
-        (check_patients, PATIENTS | {"D": "positions"}, "averaging"),
+        (check_broken, LACKING | {"A": "residuals"}, "A does not lack"),
+        (check_broken, {"A": "causal mask"}, "Nothing stands under 'B'"),
+        (check_broken, "warm-up", "Fill in the dictionary"),
+        (check_broken, LACKING | {"A": "dropout"}, "none of the five"),
+        (check_broken, LACKING | {"B": "root"}, "first step"),
+        (check_broken, LACKING | {"C": "causal mask"}, "word came first"),
+        (check_broken, LACKING | {"D": "positions"}, "averaging"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):
@@ -123,8 +123,8 @@ def test_wrong_answers_are_named(check, answer, key):
     assert key in verdict.message
 
 
-def test_a_patient_not_looked_at_is_no_mistake():
-    assert check_patients(PATIENTS | {"C": ...}).kind == "unanswered"
+def test_a_model_not_looked_at_is_no_mistake():
+    assert check_broken(LACKING | {"C": ...}).kind == "unanswered"
 
 
 @pytest.mark.parametrize("check", [check_smoothed, check_clip])

@@ -104,6 +104,10 @@ fitted["nothing"] = loss, exact_match(model, eight)
 fitted["residuals"] = fitted["nothing"]
 
 # %% claim: After a hundred steps the complete
+# null: the model that sees later words is the complete one
+leaky = model
+
+# %% claim: After a hundred steps the complete
 # null: the missing mask shows
 fitted["causal mask"] = fitted["residuals"]
 

@@ -30,7 +30,8 @@ def exact_matches(
     """For each example, whether the most probable token is right at every position.
 
     After the right tokens so far, the model predicts each next one and the end: then,
-    and only then, is greedy search's translation exactly the target.
+    and only then, is a causal model's greedy translation exactly the target. A model
+    that sees later tokens reads them off, and this counts more than it translates.
 
     Raises:
         ValueError: for an example longer than `batch_tokens` or the model's positions.
@@ -56,7 +57,7 @@ def exact_matches(
 
 
 def exact_match(model: nn.Module, examples: Sequence[Example]) -> float:
-    """The share of examples that the model translates exactly, word for word.
+    """The share of examples that a causal model translates exactly, word for word.
 
     Raises:
         ValueError: for no examples, or one longer than 4,096 tokens or the model's
