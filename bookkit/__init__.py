@@ -21,9 +21,15 @@ except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("IPython", "matplotlib"):
         raise
-    raise ImportError(
-        f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
-    ) from None
+
+    def __getattr__(name: str) -> object:
+        """Say what is missing when it is asked for; `bookkit.live` needs none."""
+        if name not in __all__:
+            raise AttributeError(f"module 'bookkit' has no attribute {name!r}")
+        raise ImportError(
+            f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
+        )
+
 
 __all__ = [
     "AttentionView",

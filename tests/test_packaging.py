@@ -168,7 +168,7 @@ def test_stored_results_are_found_in_the_wheel(wheel: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["IPython", "matplotlib"])
 def test_bookkit_says_what_to_install(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; import bookkit"
+    code = f"import sys; sys.modules[{missing!r}] = None; from bookkit import show"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
     )

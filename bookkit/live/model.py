@@ -1,0 +1,267 @@
+"""A translator's model as data that a page can hold: sizes, words, weights."""
+
+import base64
+import copy
+import dataclasses
+import itertools
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.support import unwrap
+from transformer.decoding.translator import Translator
+from transformer.model import Transformer
+from transformer.positional import sinusoids
+from transformer.text.multi30k import read_pairs
+from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Tokenizer, Vocabulary, WordTokenizer, detokenize
+from transformer.training.run_folder import read_run
+
+__all__ = ["LIMIT", "Explorable", "as_translator", "describe", "describe_model"]
+
+LIMIT = 20_000_000  # parameters: 53 MB of text in half precision
+
+Explorable = Translator | nn.Module | str | os.PathLike[str]
+
+EXAMPLES = (
+    "Jane visite l'Afrique en septembre",
+    "Jane vend sa voiture",
+    "Paul vend sa voiture",
+    "Elle ne veut pas sa vieille robe rouge",
+    "Il a deux chats noirs",
+    "Le grand chien noir aime le petit chat blanc",
+)
+
+
+def as_translator(model: Explorable) -> Translator:
+    """A translator, or what makes one: a file, a run's folder, or a model alone.
+
+    The words of a model alone are its ids.
+
+    Raises:
+        ValueError: for a file that `Translator.load` refuses, or a model whose special
+            ids are not the usual ones.
+    """
+    if isinstance(model, Translator):
+        return model
+    if not isinstance(model, nn.Module):
+        return Translator.load(model)
+    config = unwrap(model).config
+    sizes = config.source_vocab_size, config.target_vocab_size
+    first, second = (
+        WordTokenizer(Vocabulary(map(str, range(3, size)))) for size in sizes
+    )
+    return Translator(model, first, second, ("ids", "ids"))
+
+
+def known_sentences(translator: Translator, path: Path | None) -> list[str]:
+    """Sentences to try: of the phrasebook's grammar, or what a run was validated on."""
+    words = [tokenizer.to_json() for tokenizer in phrasebook_tokenizers()]
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    if [type(source), type(target)] == [WordTokenizer] * 2:
+        if [source.to_json(), target.to_json()] == words:
+            return [detokenize(french) for french, _ in sample_pairs(200, 0)]
+        return []
+    if path is None or not (path / "run.json").is_file():
+        return []
+    run = read_run(path)
+    try:
+        pairs = read_pairs(run.data or "", run.text, "val", *run.languages)
+    except (ValueError, OSError):  # they were moved, or are not on this machine
+        return []
+    return [sentence for sentence, _ in pairs[:200]]
+
+
+def describe(
+    model: Explorable, sentences: Sequence[str] | None = None, title: str | None = None
+) -> dict[str, Any]:
+    """All that a page needs to run a translator: model, tokenizers, sentences to try.
+
+    Weights are in half precision if that changes the greedy and the beam translation of
+    none of the sentences (of random ids where there are none), else in float32.
+
+    Raises:
+        ValueError: for a model that is too large or computes something else than the
+            book's, or a tokenizer that is not the book's.
+    """
+    path = None if isinstance(model, Translator | nn.Module) else Path(model)
+    translator = as_translator(model)
+    if sentences is None:
+        folder = path.parent if path is not None and path.is_file() else path
+        sentences = known_sentences(translator, folder)
+    source = _tokenizer(translator.source_tokenizer)
+    target = _tokenizer(translator.target_tokenizer)
+    encoded = []
+    for sentence in sentences:
+        ids = translator.encode(sentence)
+        if ids:
+            encoded.append(ids)
+    described = describe_model(translator.model, encoded)
+    few = list(dict.fromkeys(sentences))
+    if not (examples := [each for each in EXAMPLES if _can_read(translator, each)]):
+        examples = few[:6] or [_any_sentence(translator)]
+    return {
+        "title": title or "The live model",
+        "languages": list(translator.languages),
+        "source": source,
+        "target": None if source == target else target,
+        "examples": examples,
+        "sentences": few[:60],
+        **described,
+    }
+
+
+def _can_read(translator: Translator, sentence: str) -> bool:
+    try:
+        return isinstance(translator.source_tokenizer, WordTokenizer) and bool(
+            translator.encode(sentence)
+        )
+    except ValueError:
+        return False
+
+
+def _any_sentence(translator: Translator) -> str:
+    """A sentence for a model that comes without any."""
+    tokenizer = translator.source_tokenizer
+    if isinstance(tokenizer, WordTokenizer):
+        return detokenize(itertools.islice(tokenizer.vocabulary, 4))
+    return tokenizer.decode(range(20, 26))
+
+
+def describe_model(
+    model: nn.Module, sources: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """A model's config and weights; half precision if it changes no word of `sources`.
+
+    Raises:
+        ValueError: for a model that is too large or computes something else than the
+            book's.
+    """
+    model = _plain(unwrap(model))
+    dtype = "float16" if _same_words(model, sources or _random(model)) else "float32"
+    tensors, chunks = [], []
+    for name, tensor in _tensors(model):
+        tensors.append([name, list(tensor.shape)])
+        chunks.append(tensor.to(getattr(torch, dtype)).contiguous().numpy().tobytes())
+    (eps,) = {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)}
+    return {
+        "config": dataclasses.asdict(model.config),
+        "eps": eps,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "dtype": dtype,
+        "tensors": tensors,
+        "weights": base64.b64encode(b"".join(chunks)).decode(),
+    }
+
+
+def _tensors(model: Transformer) -> Iterable[tuple[str, Tensor]]:
+    """What the page cannot work out: tied tables once, sinusoids not at all."""
+    config, state = model.config, model.state_dict()
+    usual = sinusoids(config.max_length, config.d_model)
+    for name, tensor in state.items():
+        tied = name in ("target_embedding.table.weight", "output.weight")
+        if config.tie_embeddings and tied:
+            continue
+        if name == "position.table" and tensor.equal(usual):
+            continue
+        yield name, tensor
+
+
+def _plain(model: Transformer) -> Transformer:
+    """The book's modules with these weights, in float32 on the CPU.
+
+    Raises:
+        ValueError: for a model that is too large, or that computes something else.
+    """
+    size = sum(weight.numel() for weight in model.parameters())
+    if size > LIMIT:
+        raise ValueError(
+            f"the model has {size:,} parameters, in a page {size * 8 / 3e6:.0f} MB; "
+            f"the limit is {LIMIT:,} parameters, {LIMIT * 8 / 3e6:.0f} MB"
+        )
+    plain = Transformer(model.config).eval()
+    try:
+        plain.load_state_dict(model.state_dict())
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"the page runs the book's modules alone: {reason}") from None
+    ids = torch.tensor(_random(plain, 1, 5))
+    target = torch.tensor([[model.config.bos_id] * 3])
+    where = next(model.parameters())
+    copied = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        theirs = copied(ids.to(where.device), target.to(where.device)).float().cpu()
+        ours = plain(ids, target)
+    exact = where.dtype in (torch.float32, torch.float64)
+    near = 1e-3 if exact else 0.1 * float(ours.abs().max())
+    if not (theirs - ours).abs().max() <= near:
+        raise ValueError(
+            "the page runs the book's modules alone, and this model computes something "
+            "else (hooks, or modules of its own)"
+        )
+    return plain
+
+
+def _random(model: Transformer, count: int = 100, longest: int = 12) -> list[list[int]]:
+    """Sources of random ids, for a model whose sentences are not known."""
+    config, draw = model.config, random.Random(0)
+    special = {config.pad_id, config.bos_id, config.eos_id}
+    ids = [i for i in range(config.source_vocab_size) if i not in special] or [
+        config.bos_id
+    ]
+    longest = min(longest, config.max_length)
+    return [
+        draw.choices(ids, k=draw.randint(min(3, longest), longest))
+        for _ in range(count)
+    ]
+
+
+def _same_words(model: Transformer, sources: Sequence[Sequence[int]]) -> bool:
+    """Whether half precision leaves every translation as it was."""
+    rounded = copy.deepcopy(model)
+    for weight in rounded.parameters():
+        weight.data = weight.data.half().float()
+        if not weight.isfinite().all():
+            return False
+    length = min(model.config.max_length, 34)
+    return all(
+        search(rounded, sources, length) == search(model, sources, length)
+        for search in (greedy_search, beam_search)
+    )
+
+
+def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What the page needs of a tokenizer.
+
+    Raises:
+        ValueError: for one that is not the book's.
+    """
+    found = json.loads(tokenizer.to_json())
+    if isinstance(tokenizer, WordTokenizer):
+        return {"kind": "words", "words": found["words"]}
+    if not isinstance(tokenizer, SubwordTokenizer):
+        kind = type(tokenizer).__name__
+        raise ValueError(f"the page reads words or subwords, got a {kind}")
+    inner = found["tokenizer"]
+    model, before = inner["model"], inner["pre_tokenizer"]
+    steps = [each["type"] for each in before.get("pretokenizers", [before])]
+    usual = ["Metaspace"] if tokenizer.text == "tok" else ["Metaspace", "Split"]
+    if model["type"] != "BPE" or steps != usual:
+        raise ValueError(
+            f"the page reads byte pairs split by {' and '.join(usual)}, "
+            f"got {model['type']} split by {' and '.join(steps)}"
+        )
+    return {
+        "kind": "subwords",
+        "text": tokenizer.text,
+        "pieces": sorted(model["vocab"], key=model["vocab"].__getitem__),
+        "merges": [" ".join(pair) for pair in model["merges"]],
+    }
