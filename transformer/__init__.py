@@ -5,6 +5,12 @@ imported from here: `from transformer import Transformer, TransformerConfig`.
 """
 
 from transformer.attention import attention_weights, scaled_dot_product_attention
+from transformer.beyond.gpt2 import from_gpt2
+from transformer.beyond.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    PromptDecoder,
+)
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import beam_search, greedy_search, sample
@@ -57,8 +63,11 @@ __all__ = [
     "FeedForward",
     "Head",
     "KeysValues",
+    "LanguageModel",
+    "LanguageModelConfig",
     "MultiHeadAttention",
     "PositionalEncoding",
+    "PromptDecoder",
     "Residual",
     "StepMetrics",
     "SubwordTokenizer",
@@ -84,6 +93,7 @@ __all__ = [
     "detokenize",
     "exact_match",
     "fetch_multi30k",
+    "from_gpt2",
     "from_torch",
     "greedy_search",
     "label_smoothed_loss",

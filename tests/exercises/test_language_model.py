@@ -1,0 +1,153 @@
+"""The exercises of chapter 17: right answers pass, likely wrong ones are named."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bookkit.checks.language_model import (
+    check_bigram,
+    check_induction,
+    check_perplexity,
+)
+
+
+def surprise(logits, labels):
+    return -logits.log_softmax(dim=-1).gather(-1, labels[:, None])
+
+
+def followers(text, first):
+    return Counter(b for a, b in pairwise(text) if a == first)
+
+
+def bigram(text, first, second, size, delta=0.75, kinds=None, lower=None, total=None):
+    counts = followers(text, first)
+    kinds = len(counts) if kinds is None else kinds
+    lower = 1 / size if lower is None else lower
+    given_up = delta * kinds * lower
+    kept = max(counts[second] - delta, 0)
+    return (kept + given_up) / (total or counts.total())
+
+
+def negative(text, first, second, size):
+    counts = followers(text, first)
+    return (counts[second] - 0.75 + 0.75 * len(counts) / size) / counts.total()
+
+
+def seen_only(text, first, second, size):
+    counts = followers(text, first)
+    return bigram(text, first, second, size) if counts[second] else 1e-9
+
+
+def stripe(weights, period, shift=1, start=0, end=0):
+    t = torch.arange(period + start, 2 * period + end)
+    return weights[:, t, (t - period + shift).clamp(min=0)].mean(dim=-1)
+
+
+def diagonal(weights, period):
+    return weights[:, period:].diagonal(1, dim1=1, dim2=2)[:, :period].mean(dim=-1)
+
+
+def fixed(weights):
+    return weights.diagonal(-4, dim1=1, dim2=2)[:, 1:].mean(dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (check_perplexity, lambda z, w: surprise(z, w).mean().exp()),
+        (check_perplexity, lambda z, w: F.cross_entropy(z, w).exp().item()),
+        (check_perplexity, lambda z, w: 2 ** (surprise(z, w).mean() / math.log(2))),
+        (check_bigram, bigram),
+        (check_induction, stripe),
+        (check_induction, diagonal),
+    ],
+)
+def test_model_solutions_are_right(check, answer):
+    assert check(answer).kind == "right", check(answer)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "key"),
+    [
+        (check_perplexity, lambda z, w: surprise(z, w).mean(), "still to come"),
+        (
+            check_perplexity,
+            lambda z, w: surprise(z, w).mean() / math.log(2),
+            "bits a token",
+        ),
+        (check_perplexity, lambda z, w: 2 ** surprise(z, w).mean(), "base is e"),
+        (
+            check_perplexity,
+            lambda z, w: surprise(z, w).exp().mean(),
+            "mean comes first",
+        ),
+        (check_perplexity, lambda z, w: surprise(z, w).sum().exp(), "whole text"),
+        (check_perplexity, lambda z, w: (-surprise(z, w).mean()).exp(), "inverse"),
+        (
+            check_perplexity,
+            lambda z, w: (-z.log_softmax(0).gather(-1, w[:, None])).mean().exp(),
+            "over the positions",
+        ),
+        (
+            check_perplexity,
+            lambda z, w: (-z.log_softmax(-1).max(-1).values).mean().exp(),
+            "not the label",
+        ),
+        (
+            check_perplexity,
+            lambda z, w: (-(z.softmax(-1) * z.log_softmax(-1)).sum(-1).mean()).exp(),
+            "labels are missing",
+        ),
+        (check_perplexity, lambda z, w: 3.0, "For the example"),
+        (
+            check_perplexity,
+            lambda z, w: F.cross_entropy(z[:3, :4], w[:3].clamp(max=3)).exp(),
+            "among seven",
+        ),
+        (check_bigram, lambda *a: bigram(*a, delta=0), "plain share"),
+        (check_bigram, lambda *a: bigram(*a, lower=0), "is lost"),
+        (check_bigram, lambda *a: bigram(*a, kinds=1), "not only one"),
+        (
+            check_bigram,
+            lambda t, a, b, n: bigram(t, a, b, n, kinds=followers(t, a).total()),
+            "each once",
+        ),
+        (check_bigram, lambda *a: bigram(*a, lower=1), "is shared"),
+        (
+            check_bigram,
+            lambda t, a, b, n: bigram(t, a, b, n, lower=t.count(b) / len(t)),
+            "by the unigram",
+        ),
+        (
+            check_bigram,
+            lambda t, a, b, n: bigram(t, a, b, n, lower=1 / len(set(t))),
+            "may be larger",
+        ),
+        (
+            check_bigram,
+            lambda t, a, b, n: bigram(t, a, b, n, total=len(t)),
+            "whole text",
+        ),
+        (check_bigram, negative, "stop at zero"),
+        (check_bigram, seen_only, "never came"),
+        (check_bigram, lambda t, a, b, n: bigram(t, a, b, 6), "larger vocabulary"),
+        (check_bigram, lambda *a: 0.123, "For n, a"),
+        (check_induction, lambda w, n: stripe(w, n, 0), "occurrence itself"),
+        (check_induction, lambda w, n: stripe(w, n, -1), "one behind it"),
+        (check_induction, lambda w, n: stripe(w, n, n - 1), "token before, whatever"),
+        (check_induction, lambda w, n: stripe(w, n, start=-1), "repeats nothing"),
+        (check_induction, lambda w, n: stripe(w, n, end=-1), "last position"),
+        (check_induction, lambda w, n: stripe(w, n) * n, "You summed"),
+        (check_induction, lambda w, n: stripe(w, n).mean(), "one score a head"),
+        (check_induction, lambda w, n: stripe(w.mT, n), "rows are queries"),
+        (check_induction, lambda w, n: fixed(w), "fails"),
+    ],
+)
+def test_wrong_answers_are_named(check, answer, key):
+    verdict = check(answer)
+    assert verdict.kind == "wrong"
+    assert key in verdict.message, verdict

@@ -1,0 +1,508 @@
+"""Language models: equal to GPT-2 of transformers, causal, cached as uncached."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bookkit.texts import alice
+from transformer import Transformer, TransformerConfig
+from transformer.beyond.gpt2 import GPT2, LearnedPositions, from_gpt2, to_gpt2
+from transformer.beyond.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    PromptDecoder,
+)
+from transformer.beyond.ngrams import NGramModel
+from transformer.beyond.plain_text import context_losses, train_on_text
+from transformer.checkpoint import read_checkpoint, write_checkpoint
+from transformer.decoding.search import beam_search, greedy_search, sample
+
+with warnings.catch_warnings():  # of tqdm, where there is no ipywidgets
+    warnings.simplefilter("ignore")
+    import transformers
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+import language_model as benchmark
+
+SIZES = {"d_model": 16, "num_heads": 4, "num_layers": 2, "d_ff": 24, "max_length": 24}
+
+
+def config(**overrides) -> LanguageModelConfig:
+    return LanguageModelConfig(**({"vocab_size": 13} | SIZES | overrides))
+
+
+def small(seed=0, kind=LanguageModel, **overrides) -> LanguageModel:
+    torch.manual_seed(seed)
+    model = kind(config(dropout=0.1, **overrides)).eval()
+    for weight in model.parameters():  # far from the start: no two tokens tie
+        nn.init.normal_(weight, std=0.4)
+    return model
+
+
+def theirs(seed=0, **sizes):
+    torch.manual_seed(seed)
+    shape = {"vocab_size": 40, "n_positions": 32, "n_embd": 16, "n_layer": 2}
+    shape |= {"n_head": 4, "bos_token_id": None, "eos_token_id": None} | sizes
+    made = transformers.GPT2Config(**shape, initializer_range=0.5)
+    return transformers.GPT2LMHeadModel(made).eval()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"n_embd": 24, "n_head": 2, "n_layer": 3, "n_inner": 40},
+        {"n_embd": 12, "n_head": 1, "n_layer": 1, "vocab_size": 7, "n_positions": 20},
+        {"n_embd": 32, "n_head": 8, "vocab_size": 101},
+    ],
+    ids=str,
+)
+def test_gpt2_of_transformers_is_ours(sizes) -> None:
+    other = theirs(**sizes)
+    for name, weight in other.named_parameters():  # their norms start at one and zero
+        if "ln_" in name or name.endswith("bias"):
+            nn.init.normal_(weight, mean=float("ln_" in name), std=0.3)
+    state, size = other.state_dict(), other.config
+    ours = from_gpt2(state, size.n_head)
+    ids = torch.randint(size.vocab_size, (3, 9))
+    with torch.no_grad():
+        expected = other(ids).logits
+        assert expected.std() > 0.5
+        torch.testing.assert_close(ours(ids), expected, atol=1e-5, rtol=1e-5)
+    everything = torch.ones_like(ids)
+    for beams in (1, 3):
+        found = other.generate(
+            ids,
+            attention_mask=everything,
+            max_new_tokens=10,
+            num_beams=beams,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        assert beam_search(PromptDecoder(ours), ids, 10, beams, 0.0) == (
+            found[:, 9:].tolist()
+        )
+    back = to_gpt2(ours)
+    assert back.keys() == state.keys()
+    assert all(back[name].equal(state[name]) for name in state)
+    other.load_state_dict(back)
+
+
+def test_gpt2_in_double_precision_to_twelve_digits() -> None:
+    other = theirs().double()
+    ids = torch.randint(40, (2, 20))
+    with torch.no_grad():
+        found = from_gpt2(other.state_dict(), 4)(ids)
+        torch.testing.assert_close(found, other(ids).logits, atol=1e-12, rtol=1e-12)
+
+
+def test_gpt2_weights_of_a_file_have_no_prefix_and_may_have_masks() -> None:
+    other = theirs()
+    state = other.transformer.state_dict()
+    assert "wte.weight" in state
+    state["h.0.attn.bias"] = torch.ones(1, 1, 32, 32)
+    state["h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    ids = torch.randint(40, (1, 5))
+    assert from_gpt2(state, 4)(ids).equal(from_gpt2(other.state_dict(), 4)(ids))
+
+
+def test_gpt2_weights_are_copied_and_one_table_stays_one() -> None:
+    state = theirs().state_dict()
+    ours = from_gpt2(state, 4, eos_id=3)
+    assert ours.config == LanguageModelConfig(40, 16, 4, 2, 64, max_length=32, eos_id=3)
+    assert not ours.training
+    assert ours.output.weight is ours.embedding.weight
+    before = {name: weight.clone() for name, weight in state.items()}
+    with torch.no_grad():
+        for weight in ours.parameters():
+            weight.add_(1.0)
+    assert all(state[name].equal(before[name]) for name in state)
+
+
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+def test_a_token_changes_nothing_before_it(kind) -> None:
+    model = small(kind=kind)
+    ids = torch.randint(13, (4, 12))
+    with torch.no_grad():
+        before = model(ids)
+        for place in range(12):
+            changed = ids.clone()
+            changed[:, place] = (changed[:, place] + 1) % 13
+            moved = (model(changed) - before).abs().amax(dim=(0, 2))
+            assert (moved[:place] < 1e-5).all()
+            assert (moved[place:] > 1e-3).all()
+        torch.testing.assert_close(model(ids[:, :5]), before[:, :5])
+
+
+def uncached(model, prompt, count, eos_id=None):
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+            if ids[-1] == eos_id:
+                return ids[len(prompt) : -1]
+    return ids[len(prompt) :]
+
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 0]]
+
+
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+@pytest.mark.parametrize("seed", range(3))
+def test_cached_generation_is_uncached(kind, seed) -> None:
+    model = small(seed, kind)
+    expected = [uncached(model, prompt, 15) for prompt in PROMPTS]
+    decoder = PromptDecoder(model)
+    assert greedy_search(decoder, PROMPTS, 15) == expected
+    padded = torch.full((4, 9), 13)  # the number behind the vocabulary
+    for row, prompt in enumerate(PROMPTS):
+        padded[row, : len(prompt)] = torch.tensor(prompt)
+    assert greedy_search(decoder, padded, 15) == expected
+    generator = torch.Generator().manual_seed(0)
+    cold = sample(decoder, PROMPTS, 15, temperature=1e-7, generator=generator)
+    assert cold == expected
+
+
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+def test_cached_logits_of_random_tokens_also_when_rows_change_places(kind) -> None:
+    model = small(kind=kind).double()
+    rows = [list(prompt) for prompt in PROMPTS]
+    padded = nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_value=13
+    )
+    orders = {3: [2, 0, 0, 3], 6: [1, 3], 9: [1, 1, 0]}
+    with torch.inference_mode():
+        state = PromptDecoder(model).prefill(padded, 14)
+        logits = state.step(torch.full((4,), 14))  # a search's bos
+        for step in range(13):
+            assert (logits[:, 13:] == -torch.inf).all()
+            for row, found in zip(rows, logits, strict=True):
+                whole = model(torch.tensor([row]))[0, -1]
+                torch.testing.assert_close(found[:13], whole, rtol=0, atol=1e-12)
+            if step in orders:
+                rows = [list(rows[i]) for i in orders[step]]
+                state.reorder(torch.tensor(orders[step]))
+            tokens = torch.randint(13, (len(rows),))
+            for row, token in zip(rows, tokens.tolist(), strict=True):
+                row.append(token)
+            logits = state.step(tokens)
+
+
+def test_rows_that_end_leave_the_batch() -> None:
+    free = [uncached(small(), prompt, 15) for prompt in PROMPTS]
+    eos_id = free[0][4]
+    model = small(eos_id=eos_id)
+    expected = [uncached(model, prompt, 15, eos_id) for prompt in PROMPTS]
+    assert len({len(each) for each in expected}) > 1
+    assert greedy_search(PromptDecoder(model), PROMPTS, 15) == expected
+
+
+def test_beams_do_not_mix_and_one_is_greedy() -> None:
+    decoder = PromptDecoder(small())
+    together = beam_search(decoder, PROMPTS, 10, 4)
+    assert together == [beam_search(decoder, [each], 10, 4)[0] for each in PROMPTS]
+    assert beam_search(decoder, PROMPTS, 10, 1) == greedy_search(decoder, PROMPTS, 10)
+
+
+def test_samples_have_the_models_probabilities() -> None:
+    model = small()
+    generator = torch.Generator().manual_seed(0)
+    drawn = sample(PromptDecoder(model), [[3, 4]] * 4000, 1, generator=generator)
+    with torch.no_grad():
+        expected = model(torch.tensor([[3, 4]]))[0, -1].softmax(dim=-1)
+    found = torch.bincount(torch.tensor(drawn).flatten(), minlength=13) / 4000
+    assert ((found - expected).abs() < 4 * (expected / 4000).sqrt() + 1e-3).all()
+    assert expected.max() > 2 / 13  # uneven
+
+
+def test_generating_draws_no_dropout_and_restores_the_mode() -> None:
+    model = small().train()
+    model.encoder.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    assert greedy_search(PromptDecoder(model), PROMPTS, 8) == [
+        uncached(model.eval(), prompt, 8) for prompt in PROMPTS
+    ]
+    model.train()
+    model.encoder.layers[0].eval()
+    greedy_search(PromptDecoder(model), PROMPTS, 8)
+    assert modes == [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+def test_a_file_gives_the_model_back(kind, tmp_path) -> None:
+    model = small(kind=kind, eos_id=2)
+    path = tmp_path / "model.safetensors"
+    model.save(path, {"tokens": "letters"})
+    again = kind.load(path)
+    assert type(again) is kind
+    assert again.config == model.config
+    assert not again.training
+    ids = torch.randint(13, (2, 8))
+    assert again(ids).equal(model(ids))
+    again.save(tmp_path / "again.safetensors", {"tokens": "letters"})
+    assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
+    assert read_checkpoint(path)[1]["tokens"] == "letters"
+    if kind is GPT2:
+        assert again.output.weight is again.embedding.weight
+        assert "output.weight" not in read_checkpoint(path)[0]
+
+
+def spoilt(fields=None, tensors=None):
+    """What makes a bad file of a good one: other config fields, other tensors."""
+
+    def write(path):
+        small().save(path)
+        found, metadata = read_checkpoint(path)
+        config = json.loads(metadata["config"]) | (fields or {})
+        write_checkpoint(path, found | (tensors or {}), {"config": json.dumps(config)})
+
+    return write
+
+
+def other_file(path):
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    Transformer(TransformerConfig(9, 9, 8, 2, **layers, d_ff=8)).save(path)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: None, "no checkpoint at"),
+        (lambda path: path.write_bytes(b"x" * 500), "not a whole safetensors file"),
+        (other_file, "holds no LanguageModel: .*source_vocab_size"),
+        (lambda path: small(kind=GPT2).save(path), "Missing key"),
+        (spoilt({"vocab_size": 14}), "size mismatch"),
+        (spoilt({"num_layers": 10**9}), "more layers than"),
+        (spoilt({"num_layers": 3}), "Missing key"),
+        (spoilt({"norm_first": "no"}), "norm_first is 'no'"),
+        (spoilt({"dropout": "x"}), r"\[0, 1\), got 'x'"),
+        (spoilt({"d_model": 10**30}), "holds no LanguageModel"),
+        (spoilt({"colour": 1}), "colour"),
+        (spoilt(tensors={"more": torch.ones(2)}), "Unexpected key"),
+        (
+            spoilt(tensors={"output.weight": torch.full((13, 16), torch.nan)}),
+            "output.weight should hold finite floats",
+        ),
+        (
+            spoilt(tensors={"output.weight": torch.ones(13, 16, dtype=torch.int64)}),
+            "output.weight should hold finite floats",
+        ),
+    ],
+)
+def test_files_that_are_refused(write, message, tmp_path) -> None:
+    path = tmp_path / "model.safetensors"
+    write(path)
+    with pytest.raises(ValueError, match=message):
+        LanguageModel.load(path)
+
+
+def test_a_reserved_key_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="'config', it is reserved"):
+        small().save(tmp_path / "x", {"config": "{}"})
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size .* got 0"),
+        ({"d_model": 15, "num_heads": 3}, "d_model must be even, got 15"),
+        ({"num_heads": 3}, "num_heads must divide d_model, got 3 and 16"),
+        ({"num_layers": 0}, "num_layers .* got 0"),
+        ({"d_ff": 2.5}, "d_ff .* got 2.5"),
+        ({"max_length": 0}, "max_length .* got 0"),
+        ({"dropout": 1.0}, r"\[0, 1\), got 1.0"),
+        ({"eos_id": 13}, "eos_id must lie in 0..12 or be None, got 13"),
+        ({"eos_id": -1}, "got -1"),
+        ({"eos_id": True}, "got True"),
+    ],
+)
+def test_sizes_that_are_refused(fields, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**fields)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda m: m(torch.tensor([[13]])), "0..12, got 13"),
+        (lambda m: m(torch.tensor([[0.5]])), "int64 or int32"),
+        (lambda m: m(torch.tensor([1, 2])), r"\(batch, length\)"),
+        (lambda m: m(torch.zeros(1, 25, dtype=torch.int64)), "positions .* 0..24"),
+        (lambda m: greedy_search(PromptDecoder(m), [[14]], 3), "got 14"),
+        (lambda m: greedy_search(PromptDecoder(m), [[]], 3), "at least one id"),
+        (lambda m: greedy_search(PromptDecoder(m), [], 3), "at least one id"),
+        (lambda m: greedy_search(PromptDecoder(m), [[1]], 0), "max_length .* got 0"),
+        (lambda m: greedy_search(PromptDecoder(m), [[1]], 25), "at most 24"),
+        (
+            lambda m: greedy_search(PromptDecoder(m), [[1] * 20], 6),
+            "prompt of 20 ids and 6 more need 25 positions, the model has 24",
+        ),
+        (lambda m: greedy_search(m, [[1]], 3), "needs a Transformer or a decoder"),
+        (lambda m: PromptDecoder(m.encoder), "needs a LanguageModel, got a Encoder"),
+        (lambda m: GPT2(config(norm_first=False)), "pre-norm, got norm_first=False"),
+        (lambda m: LearnedPositions(0), "d_model .* got 0"),
+        (lambda m: LearnedPositions(8, dropout=1.0), "got 1.0"),
+        (lambda m: LearnedPositions(8, 0.0, 4)(torch.ones(1, 3, 8), 2), "got 2..4"),
+        (lambda m: to_gpt2(m), "needs a GPT2, got a LanguageModel"),
+        (lambda m: list(train_on_text(m, torch.arange(9), 1)), "at least 65 ids"),
+        (lambda m: list(train_on_text(m, torch.ones(2, 99), 1)), r"shape \(2, 99\)"),
+        (lambda m: list(train_on_text(m, torch.arange(99), 0)), "steps .* got 0"),
+        (
+            lambda m: list(train_on_text(m, torch.arange(99), 1, learning_rate=0)),
+            "learning_rate must be above 0, got 0",
+        ),
+        (
+            lambda m: context_losses(m, torch.arange(9), torch.tensor([2]), 3),
+            "targets must lie in 3..8, got 2..2",
+        ),
+        (
+            lambda m: context_losses(m, torch.arange(9), torch.tensor([9]), 3),
+            "got 9..9",
+        ),
+        (lambda m: NGramModel("text", 0, 4), "order .* got 0"),
+        (lambda m: NGramModel("text", 2, 4, 1.0), r"discount .* got 1.0"),
+        (lambda m: NGramModel("te", 3, 4), "at least 3 tokens, got 2"),
+    ],
+)
+def test_bad_input(action, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        action(small())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda state: state.pop("transformer.wte.weight"), "no matrix wte.weight"),
+        (lambda state: state.pop("transformer.h.1.ln_1.bias"), "Missing key"),
+        (lambda state: state.update(more=torch.ones(1)), "Unexpected key"),
+        (
+            lambda state: state.update({"lm_head.weight": torch.ones(40, 16)}),
+            "lm_head.weight is not wte.weight",
+        ),
+        (
+            lambda state: state.update(
+                {"transformer.h.0.mlp.c_proj.weight": torch.ones(3, 3)}
+            ),
+            "size mismatch",
+        ),
+        (lambda state: state.clear(), "no matrix wte.weight"),
+    ],
+)
+def test_gpt2_weights_that_are_refused(spoil, message) -> None:
+    state = theirs().state_dict()
+    spoil(state)
+    with pytest.raises(ValueError, match=message):
+        from_gpt2(state, 4)
+
+
+def test_gpt2_heads_must_divide_its_width() -> None:
+    with pytest.raises(ValueError, match="num_heads must divide d_model, got 3 and 16"):
+        from_gpt2(theirs().state_dict(), 3)
+
+
+def hooked(model):
+    model.encoder.layers[1].register_forward_hook(lambda *_: None)
+
+
+def patched(model):
+    layer = model.encoder.layers[0]
+    layer.forward = lambda x, mask=None: x
+
+
+@pytest.mark.parametrize("change", [hooked, patched])
+def test_what_a_cache_would_pass_over_is_refused(change) -> None:
+    model = small()
+    change(model)
+    with pytest.raises(ValueError, match=r"encoder.layers.\d, a EncoderLayer, has a"):
+        PromptDecoder(model)
+
+
+def test_parts_may_be_exchanged() -> None:
+    model = small()
+    model.position = LearnedPositions(16, max_length=24)
+    model.encoder.layers[0].residuals[0].norm = nn.Identity()
+    expected = [uncached(model.eval(), prompt, 8) for prompt in PROMPTS]
+    assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
+
+
+def test_training_on_a_text_learns_it_and_is_repeatable() -> None:
+    ids = torch.arange(200) % 7
+    losses = []
+    for _ in range(2):
+        model = LanguageModel(config(dropout=0.0)).eval()
+        torch.manual_seed(1)
+        for weight in model.parameters():
+            nn.init.normal_(weight, std=0.1)
+        losses.append(list(train_on_text(model, ids, 150, 4, 12, 0.01, seed=3)))
+        assert not model.training
+    assert losses[0] == losses[1]
+    assert losses[0][0] > 1.5 > 0.3 > losses[0][-1]
+
+
+def test_a_loss_by_context_is_that_of_the_last_position() -> None:
+    model, ids = small().train(), torch.randint(13, (60,))
+    targets = torch.tensor([9, 20, 59])
+    found = context_losses(model, ids, targets, 4, batch_size=2)
+    assert model.training
+    with torch.no_grad():
+        for loss, target in zip(found, targets, strict=True):
+            logits = model.eval()(ids[None, target - 4 : target])[0, -1]
+            expected = nn.functional.cross_entropy(logits, ids[target])
+            torch.testing.assert_close(loss, expected)
+    assert (found * 2).requires_grad is False
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_ngram_probabilities_sum_to_one(order) -> None:
+    text = "banana bandana and a cabana"
+    model = NGramModel(text, order, len(set(text)))
+    for context in ("", "b", "ba", "nan", "dcb", " a b"):
+        total = sum(
+            model.probability(context + each, len(context)) for each in set(text)
+        )
+        assert total == pytest.approx(1)
+
+
+def test_a_bigram_by_hand_and_of_any_tokens() -> None:
+    model = NGramModel("abab", 2, 3, discount=0.5)
+    unigram = (2 - 0.5 + 0.5 * 2 / 3) / 4
+    assert model.probability("b", 0) == pytest.approx(unigram)
+    assert model.probability("ab", 1) == pytest.approx((2 - 0.5 + 0.5 * unigram) / 2)
+    assert model.probability("cb", 1) == pytest.approx(unigram)  # c was never seen
+    same = NGramModel((7, 8, 7, 8), 2, 3, discount=0.5)
+    assert same.probability((7, 8), 1) == model.probability("ab", 1)
+    exact = NGramModel("abab", 2, 3, discount=0.0)
+    assert exact.probability("ab", 1) == 1
+
+
+def test_alice_is_whole_and_split_at_chapter_eleven() -> None:
+    train, held_out = alice()
+    assert train.startswith("CHAPTER I\nDown the Rabbit-Hole\nAlice was beginning")
+    assert held_out.startswith("CHAPTER XI\nWho Stole the Tarts?\n")
+    assert held_out.endswith("happy summer days.\n")
+    assert (train + held_out).count("CHAPTER ") == 12
+    assert len(set(train + held_out)) == 70
+    assert "  " not in train + held_out
+
+
+def test_the_stored_run_on_a_small_text() -> None:
+    texts = alice()[0][:3000], alice()[1][:400]
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    found = benchmark.train_and_measure(texts, sizes, 2, 2, 0)
+    assert found["characters_read"] == 2 * 2 * 64
+    assert set(found["bits"]) == set(benchmark.CONTEXTS)
+    assert 0 < found["induction"] < 0.2
+    counted = benchmark.count(texts)["bits"]
+    assert counted[1] > counted[2] > 1
+    found = benchmark.gpt2({"n_layer": 1, "n_embd": 24, "n_head": 2, "vocab_size": 99})
+    assert found["same_tokens"]
+    assert found["weights_come_back"]
+    assert found["largest_difference"] < 1e-5

@@ -1,0 +1,1 @@
+"""Beyond translation: the same parts in other models."""

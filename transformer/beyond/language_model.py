@@ -1,0 +1,352 @@
+"""A decoder-only language model: causal self-attention over a text's own tokens.
+
+Made from book/17-language-model.md: edit the chapter, not this file.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from transformer.checkpoint import read_checkpoint, write_checkpoint
+from transformer.checks import (
+    load_strictly,
+    require_dropout,
+    require_ids,
+    require_positive,
+)
+from transformer.embedding import TokenEmbedding
+from transformer.encoder import Encoder, EncoderLayer
+from transformer.masks import causal_mask
+from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.positional import PositionalEncoding
+
+__all__ = [
+    "LanguageModelConfig",
+    "LanguageModel",
+    "append_tokens",
+    "PromptState",
+    "PromptDecoder",
+]
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig:
+    """Language model configuration: its sizes; the defaults are those of GPT-2 small.
+
+    `eos_id` is the id that ends a text, if one does. The searches of chapter 13 also
+    want ids for padding and for where the prompt ends: they are given the two numbers
+    behind the vocabulary, which the model never reads and never generates.
+
+    Raises:
+        ValueError: naming the first field that no model could be built from.
+    """
+
+    vocab_size: int
+    d_model: int = 768
+    num_heads: int = 12
+    num_layers: int = 12
+    d_ff: int = 3072
+    dropout: float = 0.1
+    norm_first: bool = True
+    max_length: int = 1024
+    eos_id: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(
+            vocab_size=self.vocab_size,
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            num_layers=self.num_layers,
+            d_ff=self.d_ff,
+            max_length=self.max_length,
+        )
+        require_dropout(self.dropout)
+        if self.d_model % 2:
+            raise ValueError(f"d_model must be even, got {self.d_model}")
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                "num_heads must divide d_model, "
+                f"got {self.num_heads} and {self.d_model}"
+            )
+        if self.eos_id is not None and (
+            type(self.eos_id) is not int or not 0 <= self.eos_id < self.vocab_size
+        ):
+            raise ValueError(
+                f"eos_id must lie in 0..{self.vocab_size - 1} or be None, "
+                f"got {self.eos_id!r}"
+            )
+
+    @property
+    def pad_id(self) -> int:
+        """What pads prompts of unequal length: the first number no token has."""
+        return self.vocab_size
+
+    @property
+    def bos_id(self) -> int:
+        """What a search puts behind a prompt: the second number no token has."""
+        return self.vocab_size + 1
+
+    @property
+    def source_vocab_size(self) -> int:
+        """How many ids a batch of prompts may hold: the tokens' and the padding's."""
+        return self.vocab_size + 1
+
+
+_Kind = TypeVar("_Kind", bound="LanguageModel")
+
+
+class LanguageModel(nn.Module):
+    """Decoder-only language model: an encoder stack under a causal mask.
+
+    From token ids, (batch, length), to a score for every token that could follow each
+    of them. Padding on the right changes nothing before it.
+
+    Raises:
+        ValueError: for token ids outside the vocabulary, of the wrong dtype, empty, or
+            longer than `config.max_length`.
+    """
+
+    def __init__(self, config: LanguageModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding: nn.Module = TokenEmbedding(config.vocab_size, config.d_model)
+        self.position: nn.Module = PositionalEncoding(
+            config.d_model, config.dropout, config.max_length
+        )
+        self.encoder = Encoder(
+            config.d_model,
+            config.num_heads,
+            config.d_ff,
+            config.num_layers,
+            config.dropout,
+            config.norm_first,
+        )
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(
+        self, ids: Int[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch length vocabulary"]:
+        require_ids(ids, self.config.vocab_size)
+        x = self.position(self.embedding(ids))
+        return self.output(self.encoder(x, causal_mask(ids.size(1), ids.device)))
+
+    def tie(self) -> None:
+        """Make one weight again of those that share it; here there are none."""
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write config and weights to one safetensors file, whole or not at all.
+
+        A weight that has two names is written once. `metadata` goes with them.
+
+        Raises:
+            ValueError: naming a key of `metadata` that is reserved.
+        """
+        if metadata and "config" in metadata:
+            raise ValueError("metadata may not have the key 'config', it is reserved")
+        config = json.dumps(dataclasses.asdict(self.config))
+        tensors = dict(self.named_parameters()) | dict(self.named_buffers())
+        write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
+
+    @classmethod
+    def load(cls: type[_Kind], path: str | os.PathLike[str]) -> _Kind:
+        """Read a model that `save` of the same class wrote, in evaluation mode.
+
+        Raises:
+            ValueError: for a file that is missing, damaged, not ours or too new, or
+                the weights of another model.
+        """
+        path = Path(path)
+        tensors, metadata = read_checkpoint(path)
+        for name, tensor in tensors.items():
+            if not tensor.is_floating_point() or not tensor.isfinite().all():
+                raise ValueError(f"{path}: {name} should hold finite floats")
+            tensors[name] = tensor.clone()  # aligned, in memory of its own
+        try:
+            config = _read_config(metadata.get("config", ""), len(tensors))
+            with torch.device("meta"):
+                model = cls(config)
+            shared: dict[nn.Parameter, str] = {}
+            for name, weight in model.named_parameters(remove_duplicate=False):
+                first = shared.setdefault(weight, name)
+                if first != name and first in tensors and name not in tensors:
+                    tensors[name] = tensors[first]
+            load_strictly(model, tensors)
+        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).partition("\n")[0][:300]
+            raise ValueError(f"{path} holds no {cls.__name__}: {reason}") from None
+        model.tie()
+        return model.eval()
+
+
+def _read_config(text: str, tensors: int) -> LanguageModelConfig:
+    """The config that a file describes."""
+    try:
+        fields = json.loads(text)
+    except RecursionError:
+        raise ValueError("its config is nested too deeply") from None
+    config = LanguageModelConfig(**fields)
+    for field in dataclasses.fields(config):
+        value, default = getattr(config, field.name), field.default
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise ValueError(f"{field.name} is {value!r}")
+    if config.num_layers > tensors:
+        raise ValueError(f"more layers than the {tensors} tensors here")
+    return config
+
+
+def append_tokens(
+    layer: EncoderLayer,
+    x: Float[Tensor, "rows new d_model"],
+    past: KeysValues,
+    positions: Int[Tensor, "rows new"],
+) -> Float[Tensor, "rows new d_model"]:
+    """An encoder layer at new positions, over the keys and values of earlier ones.
+
+    Writes the new keys and values into `past`, (rows, heads, room, d_k). Each position
+    attends to those up to its own, so that a whole prompt can come at once.
+    """
+    rows, end = torch.arange(len(x), device=x.device)[:, None], int(positions.max()) + 1
+    slots = torch.arange(end, device=x.device)
+    mask = (slots <= positions[..., None])[:, None]  # (rows, 1, new, end)
+
+    def attend_to_past(x: Tensor) -> Tensor:
+        new = layer.self_attention.keys_values(x, x)
+        for store, fresh in zip(past, new, strict=True):
+            store[rows, :, positions] = fresh.transpose(1, 2)
+        kept = KeysValues(*(store[: len(x), :, :end] for store in past))
+        return layer.self_attention.attend(x, kept, mask)
+
+    x = layer.residuals[0](x, attend_to_past)
+    return layer.residuals[1](x, layer.feed_forward)
+
+
+@dataclass
+class PromptState:
+    """Texts that are being continued: keys and values, lengths, and the next logits.
+
+    `past` has room for all tokens that may come; `lengths` are how many each row has.
+    `logits` are those of the token behind each prompt, until a search takes them.
+    """
+
+    model: LanguageModel
+    past: list[KeysValues]
+    lengths: Int[Tensor, " rows"]
+    logits: Float[Tensor, "rows vocabulary"] | None = None
+
+    def append(self, ids: Int[Tensor, "rows new"]) -> Float[Tensor, "rows new d_model"]:
+        """Hidden states of new tokens, each row's behind those that it has."""
+        x, starts = self.model.embedding(ids), self.lengths.tolist()
+        if len(set(starts)) == 1:
+            x = self.model.position(x, starts[0])
+        else:
+            placed = zip(x.split(1), starts, strict=True)
+            x = torch.cat([self.model.position(row, start) for row, start in placed])
+        positions = torch.arange(ids.size(1), device=ids.device) + self.lengths[:, None]
+        for layer, past in zip(self.model.encoder.layers, self.past, strict=True):
+            x = append_tokens(cast("EncoderLayer", layer), x, past, positions)
+        return self.model.encoder.norm(x)
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row; the logits of the next.
+
+        A search begins with a step of its own bos id: that returns the prompts' logits.
+        """
+        logits, self.logits = self.logits, None
+        if logits is None:
+            hidden = self.append(tokens[:, None])
+            self.lengths = self.lengths + 1
+            logits = self.model.output(hidden[:, 0])
+        beyond = logits.new_full((len(logits), 2), -torch.inf)  # padding, and bos
+        return torch.cat([logits, beyond], dim=1)
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Go on with these rows, in this order; one may come twice, or not at all."""
+        end = int(self.lengths.max())
+        for past in self.past:
+            for store in past:
+                store[: len(rows), :, :end] = store[rows, :, :end]
+        self.lengths = self.lengths[rows]
+
+
+class PromptDecoder:
+    """Cached decoding of a language model, for every search of chapter 13.
+
+    Give it to `greedy_search`, `sample` or `beam_search` in place of a Transformer:
+    prompts are the sources, and the results are what follows them.
+
+    Raises:
+        ValueError: for anything but a LanguageModel, and one in which a module has a
+            forward pass or hooks of its own, which the cache would pass over.
+    """
+
+    # What a search reads of it: its config, its mode, and where its parameters are.
+    model: Any
+
+    def __init__(self, model: LanguageModel) -> None:
+        if not isinstance(model, LanguageModel):
+            kind = type(model).__name__
+            raise ValueError(f"a PromptDecoder needs a LanguageModel, got a {kind}")
+        for name, module in model.named_modules():
+            for known in (LanguageModel, Encoder, EncoderLayer, MultiHeadAttention):
+                if isinstance(module, known) and (
+                    getattr(module.forward, "__func__", None) is not known.forward
+                    or module._forward_hooks
+                    or module._forward_pre_hooks
+                ):
+                    raise ValueError(
+                        f"{name or 'the model'}, a {type(module).__name__}, has a "
+                        "forward pass or hooks of its own, which cached decoding "
+                        "would pass over"
+                    )
+        self.model = model
+
+    def prefill(
+        self,
+        source_ids: Int[Tensor, "prompts length"],
+        max_length: int,
+        beam_size: int = 1,
+    ) -> PromptState:
+        """Read the prompts, once, and make room for `beam_size` rows of each.
+
+        Raises:
+            ValueError: for a prompt that leaves too few positions for `max_length`.
+        """
+        model = self.model
+        lengths = (source_ids != model.config.pad_id).sum(dim=1)
+        needed, room = source_ids.size(1) + max_length - 1, model.config.max_length
+        if needed > room:
+            raise ValueError(
+                f"a prompt of {source_ids.size(1)} ids and {max_length} more need "
+                f"{needed} positions, the model has {room}"
+            )
+        ids = source_ids.where(source_ids != model.config.pad_id, 0)
+        weight = next(model.parameters())
+        past = []
+        for layer in model.encoder.layers:
+            heads = layer.self_attention.num_heads
+            shape = len(ids), heads, needed, model.config.d_model // heads
+            past.append(KeysValues(weight.new_zeros(shape), weight.new_zeros(shape)))
+        state = PromptState(model, past, torch.zeros_like(lengths))
+        hidden = state.append(ids)
+        rows = torch.arange(len(ids), device=ids.device)
+        logits = model.output(hidden[rows, lengths - 1])
+        rows = rows.repeat_interleave(beam_size)
+        past = [KeysValues(keys[rows], values[rows]) for keys, values in past]
+        return PromptState(model, past, lengths[rows], logits[rows])

@@ -1,0 +1,59 @@
+"""N-gram models: the next token's probability, by counting.
+
+Made from book/17-language-model.md: edit the chapter, not this file.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from transformer.checks import require_positive, require_probability
+
+__all__ = [
+    "NGramModel",
+]
+
+
+class NGramModel:
+    """N-gram model of a text, each order smoothed by the next lower one.
+
+    Absolute discounting, interpolated (Ney et al. 1994): every count gives up
+    `discount`, and what they give up is shared as the lower order says; the lowest is
+    the uniform guess. A text is a string, of characters, or a tuple of any tokens.
+
+    Raises:
+        ValueError: for an order or `vocab_size` below 1, a discount outside [0, 1), or
+            a text shorter than the order.
+    """
+
+    def __init__(
+        self,
+        text: Sequence[object],
+        order: int,
+        vocab_size: int,
+        discount: float = 0.75,
+    ) -> None:
+        require_positive(order=order, vocab_size=vocab_size)
+        require_probability(discount=discount)
+        if len(text) < order:
+            raise ValueError(f"a text needs at least {order} tokens, got {len(text)}")
+        self.order, self.vocab_size, self.discount = order, vocab_size, discount
+        self.count: Counter[Sequence[object]] = Counter()  # of each n-gram
+        for n in range(1, order + 1):
+            self.count.update(text[i : i + n] for i in range(len(text) - n + 1))
+        self.total: Counter[Sequence[object]] = Counter()  # tokens behind a context
+        self.kinds: Counter[Sequence[object]] = Counter()  # different ones
+        for ngram, count in self.count.items():
+            self.total[ngram[:-1]] += count
+            self.kinds[ngram[:-1]] += 1
+
+    def probability(self, text: Sequence[object], place: int) -> float:
+        """The probability of the token at `place`, given those before it."""
+        probability = 1 / self.vocab_size
+        for n in range(min(self.order, place + 1)):
+            context, ngram = text[place - n : place], text[place - n : place + 1]
+            if not self.total[context]:
+                break
+            kept = max(self.count[ngram] - self.discount, 0.0)
+            given_up = self.discount * self.kinds[context]
+            probability = (kept + given_up * probability) / self.total[context]
+        return probability
