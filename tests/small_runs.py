@@ -67,7 +67,7 @@ def run_steps(dataset, folder, steps=None, config=CONFIG, model=None, **options)
     options = {"checkpoint_every": 3, "keep_epochs": 2} | options
     run = train_translator(
         dataset,
-        model or small_model(dataset),
+        small_model(dataset) if model is None else model,
         config,
         folder,
         report=reported.append,

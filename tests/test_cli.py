@@ -1,5 +1,6 @@
 """The command line: a few real processes, and `main` on tiny real runs."""
 
+import dataclasses
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from transformer.cli.progress import Progress
 from transformer.cli.resources import is_out_of_memory, memory_needed
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
+from transformer.text.multi30k import moses_style
 from transformer.text.phrasebook import sample_pairs
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import read_metrics, read_run
@@ -343,6 +345,42 @@ def test_weights_that_do_not_know_their_sentences(
     assert errors.endswith("sentences are no longer in /nowhere: give --data\n")
 
 
+def test_a_sentence_that_cannot_be_evaluated_is_named_and_counts_as_blank(
+    capsys, own, learned, tmp_path
+):
+    for language in ("fr", "en"):
+        lines = (own / f"test.{language}").read_text("utf-8").splitlines() * 30
+        lines[299] = "Jane " * 99 if language == "fr" else lines[299]
+        text = "\n".join(lines) + "\n"
+        (tmp_path / f"test.{language}").write_text(text, "utf-8")
+    out = tmp_path / "hypotheses"
+    options = "--data", tmp_path, "--split", "test", "--beam-size", "1", "--out", out
+    model = Translator.load(learned)
+    small = Transformer(dataclasses.replace(model.model.config, max_length=64))
+    short = tmp_path / "short.safetensors"
+    Translator(small, *[model.source_tokenizer] * 2, model.languages).save(short)
+    code, output, errors = run(capsys, "evaluate", short, *options)
+    assert code == 1
+    assert json.loads(output)["sentences"] == 360
+    assert errors.startswith("python -m transformer: sentence 300 counts as blank: the")
+    assert "is too long" in errors
+    hypotheses = out.read_text("utf-8").split("\n")
+    assert (len(hypotheses), hypotheses[299]) == (361, "")
+
+
+@pytest.mark.parametrize("text", ["raw", "tok"])
+def test_tokenised_text_that_is_taken_as_raw_is_named(capsys, own, tmp_path, text):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for path in own.iterdir():
+        lines = map(moses_style, path.read_text("utf-8").splitlines())
+        (mine / path.name).write_text("\n".join(lines), "utf-8")
+    out = tmp_path / "run"
+    _, _, errors = run(capsys, *training(mine, out, "--epochs", "1", "--text", text))
+    named = "tokenised already: --text tok would treat in the same way what is typed"
+    assert (named in errors) == (text == "raw")
+
+
 @pytest.mark.parametrize(
     "option", ["--d-model", "--max-length", "--vocab-size", "--layers", "--d-ff"]
 )
@@ -360,7 +398,7 @@ def test_a_billion_is_refused_before_it_is_taken(capsys, own, tmp_path, option):
 def test_the_memory_that_a_model_needs():
     config = TransformerConfig(500, 500, 64, 4, 2, 3, 128, tie_embeddings=True)
     parameters = sum(each.numel() for each in Transformer(config).parameters())
-    needed = memory_needed(config) - 100_000 * 5 - 4 * 64 * config.max_length
+    needed = memory_needed(config) - 100_000 * 5 - 24 * 64 * config.max_length
     assert 0.95 * 20 * parameters < needed <= 20 * parameters
 
 

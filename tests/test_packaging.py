@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import transformer
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -149,7 +151,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_what_it_needs(wheel: Path) -> None:
     for top in ("transformer", "bookkit"):
         for path in (ROOT / top).rglob("*"):
-            if path.suffix in (".py", ".safetensors", ".html", ".typed", ".mplstyle"):
+            kinds = ".css .html .js .mplstyle .py .safetensors .txt .typed"
+            if path.suffix in kinds.split():
                 assert (wheel / path.relative_to(ROOT)).exists(), path
 
 
@@ -177,6 +180,10 @@ def test_bookkit_says_what_to_install(missing: str) -> None:
         f"ImportError: bookkit needs {missing}: pip install 'tested-transformer[book]'"
     )
     assert done.stderr.count("Traceback") == 1
+
+
+def test_the_version_is_that_of_pyproject() -> None:
+    assert transformer.__version__ == PROJECT["project"]["version"]
 
 
 def test_the_command_is_where_pyproject_says() -> None:

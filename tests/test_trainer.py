@@ -21,6 +21,7 @@ from small_runs import (
 from torch import nn
 
 from transformer.checkpoint import read_training_state
+from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import example_length, make_batch
@@ -317,6 +318,24 @@ def test_what_is_trained_further_starts_from_given_weights(dataset, whole_run):
     assert first[0].loss < new[0].loss - 0.2
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: torch.compile(model, backend="eager"),
+        nn.DataParallel,
+        torch.optim.swa_utils.AveragedModel,
+    ],
+)
+def test_a_wrapped_model_is_trained_as_it_is_without(dataset, wrap):
+    models = small_model(dataset), small_model(dataset)
+    run_steps(dataset, None, 4, model=models[0])
+    wrapped = wrap(models[1])
+    run_steps(dataset, None, 4, model=wrapped)
+    inner = unwrap(wrapped)  # an averaged model holds a copy
+    for one, other in zip(models[0].parameters(), inner.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_other_special_ids_are_refused_by_name(dataset):
     size = dataset.source_tokenizer.vocab_size
     config = TransformerConfig(size, size, **SIZES, pad_id=9, bos_id=10, eos_id=11)
@@ -335,6 +354,9 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkey
         train_translator(dataset, model, few)
     with pytest.raises(ValueError, match="name of a folder, got ''"):
         train_translator(dataset, model, CONFIG, "")
+    for name in ("train", "validation", "validation_pairs"):
+        with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
+            train_translator(dataset._replace(**{name: []}), model, CONFIG)
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu.metrics", None)
     with pytest.raises(ValueError, match="needs sacrebleu: pip install"):
         train_translator(dataset, model, CONFIG)

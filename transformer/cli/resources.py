@@ -1,7 +1,9 @@
 """What a command needs of its surroundings: memory, a device, sentences, packages."""
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ __all__ = [
     "require_memory",
     "require_new_folder",
     "corpus",
+    "looks_tokenised",
     "is_multi30k",
     "cache_folder",
     "is_out_of_memory",
@@ -41,7 +44,8 @@ def memory_needed(config: "TransformerConfig") -> int:
     """The least bytes that training a model of this size takes, batches apart.
 
     Weights, gradients, Adam's two moments and the moving average are five float32
-    numbers a parameter; a layer's Python objects take about 100 kB.
+    numbers a parameter; a layer's Python objects take about 100 kB. While the table of
+    positions is made, six float32 numbers stand for one of its own.
     """
     width = config.d_model
     tables = 1 if config.tie_embeddings else 3
@@ -49,7 +53,7 @@ def memory_needed(config: "TransformerConfig") -> int:
     parameters += config.num_encoder_layers * (4 * width + 2 * config.d_ff) * width
     parameters += config.num_decoder_layers * (8 * width + 2 * config.d_ff) * width
     layers = config.num_encoder_layers + config.num_decoder_layers
-    return 20 * parameters + 4 * config.max_length * width + 100_000 * layers
+    return 20 * parameters + 24 * config.max_length * width + 100_000 * layers
 
 
 def require_memory(config: "TransformerConfig", device: str) -> None:
@@ -135,6 +139,15 @@ def corpus(data: str | None, text: str, languages: tuple[str, str]) -> Path:
         )
 
     return fetch_multi30k(cache_folder(), text, languages, bar)
+
+
+def looks_tokenised(sentences: Sequence[str]) -> bool:
+    """Whether text seems to be lowercased, its punctuation set apart, already."""
+    from transformer.text.multi30k import moses_style
+
+    same = sum(sentence == moses_style(sentence) for sentence in sentences)
+    apart = sum(bool(re.search(r" [.,!?]( |$)|&\w+;", each)) for each in sentences)
+    return same >= 0.9 * len(sentences) and apart >= 0.1 * len(sentences)
 
 
 def is_multi30k(data: str | None) -> bool:

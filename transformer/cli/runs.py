@@ -13,6 +13,7 @@ import typer
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer.cli.commands import PROGRAM, app, load_translator, require_file
+from transformer.cli.lines import one_line, say
 from transformer.cli.options import (
     BEAM,
     COUNT,
@@ -33,6 +34,7 @@ from transformer.cli.resources import (
     chosen_device,
     corpus,
     is_multi30k,
+    looks_tokenised,
     require_memory,
     require_new_folder,
 )
@@ -134,6 +136,12 @@ def train(
         model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
         if dataset.left_out:
             progress.say(f"{dataset.left_out:,} pairs are left out: too long or empty")
+        some = [side for pair in dataset.validation_pairs[:1000] for side in pair]
+        if text == "raw" and looks_tokenised(some):
+            progress.say(
+                "the sentences seem to be lowercased and tokenised already: --text tok "
+                "would treat in the same way what is typed"
+            )
         size = sum(weight.numel() for weight in model.parameters())
         progress.say(
             f"{len(dataset.train):,} pairs, {tokenizer.vocab_size:,} subwords, "
@@ -219,7 +227,8 @@ def evaluate(
 
     Translate the validation or the test sentences, compare with their references, and
     print the scores as JSON. A run knows which sentences it was trained with: its
-    validation and test sentences lie beside them.
+    validation and test sentences lie beside them. One that cannot be translated is
+    named and counts as blank; the exit code is then 1.
     """
     from transformer.checks import optional_import
 
@@ -241,12 +250,19 @@ def evaluate(
         references = [tokenizer.normalize(reference) for reference in references]
     began = time.perf_counter()
     hypotheses: list[str] = []
+    errors: dict[int, ValueError] = {}
     quiet = not sys.stderr.isatty()
     for start in tqdm(range(0, len(sources), 256), disable=quiet, file=sys.stderr):
+        found: dict[int, ValueError] = {}
         some = sources[start : start + 256]
-        hypotheses += translator.translate(some, beam_size, length_penalty)
+        hypotheses += translator.translate(
+            some, beam_size, length_penalty, on_error=found.__setitem__
+        )
+        errors |= {start + index: error for index, error in found.items()}
     seconds = time.perf_counter() - began
-    found = {
+    for index, error in errors.items():
+        say(one_line(f"{PROGRAM}: sentence {index + 1} counts as blank: {error}"))
+    scores = {
         "weights": weights,
         "average": average,
         "data": str(folder),
@@ -257,9 +273,11 @@ def evaluate(
         **corpus_scores(hypotheses, references, text)._asdict(),
         "seconds": round(seconds, 1),
     }
-    print(json.dumps(found, indent=1), flush=True)  # whatever becomes of --out
+    print(json.dumps(scores, indent=1), flush=True)  # whatever becomes of --out
     if path is not None:
         write_atomically(path, "".join(f"{line}\n" for line in hypotheses).encode())
+    if errors:
+        raise typer.Exit(1)
 
 
 def data_of_run(weights: str) -> str:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from transformer.checks import optional_import, require_positive
+from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import Example, batches_by_tokens, example_length
@@ -204,7 +206,7 @@ def translation_model(
 
 def train_translator(
     dataset: TranslationDataset,
-    model: Transformer,
+    model: nn.Module,
     config: TrainingConfig,
     folder: str | os.PathLike[str] | None = None,
     process_group: ProcessGroup | None = None,
@@ -216,7 +218,7 @@ def train_translator(
 
     In the end the model has the best weights: of the moving averages at the end of each
     epoch, that with the lowest validation loss. Until then it has those of the last
-    step.
+    step. A wrapped model (compiled, distributed) is trained without its wrapper.
 
     With a `folder`, the run is kept there: a checkpoint after so many steps and at the
     end of each epoch, the last `keep_epochs` epochs' weights, the best ones
@@ -224,14 +226,17 @@ def train_translator(
     time goes on to the same weights, bit for bit on the CPU of one machine.
 
     Raises:
-        ValueError: for `checkpoint_every` or `keep_epochs` below 1; for tokenizers that
-            are not the model's; where sacreBLEU is not installed; for an example that
-            does not fit into a batch; for a folder that cannot be written to, that has
-            other files or another run, that another training is writing to, or that not
-            all processes share; for a loss that is not finite.
+        ValueError: for `checkpoint_every` or `keep_epochs` below 1; for no examples, or
+            one that does not fit into a batch; for tokenizers that are not the model's;
+            where sacreBLEU is not installed; for a folder that cannot be written to,
+            that has other files or another run, that another training is writing to, or
+            that not all processes share; for a loss that is not finite.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
+    for name in ("train", "validation", "validation_pairs"):
+        require_positive(**{name: len(getattr(dataset, name))})
     optional_import("sacrebleu.metrics")  # better now than after an epoch
+    model = unwrap(model)
     _translator(model, dataset)
     run = None if folder is None else RunFolder(folder)
     longest = max(map(example_length, dataset.train + dataset.validation))
@@ -241,14 +246,8 @@ def train_translator(
         raise ValueError(
             f"the dataset has an example of {longest} tokens, but at most {limit} fit"
         )
-    trainer = _Trainer(
-        dataset,
-        TrainState(model, config, process_group or ProcessGroup()),
-        run,
-        checkpoint_every,
-        keep_epochs,
-        report,
-    )
+    state = TrainState(model, config, process_group or ProcessGroup())
+    trainer = _Trainer(dataset, state, run, checkpoint_every, keep_epochs, report)
     return trainer.steps()
 
 
