@@ -140,9 +140,9 @@ def measured(translator: Translator, chapter: dict[str, Any]) -> dict[str, Any]:
         "told_apart": told_apart(),
         "note": note,
         "whose": rounded(whose),
-        "askers": [list(head) for head in owner_heads],
-        "told_apart_without_askers": told_apart(*owner_heads),
-        "without_askers": rounded(his_or_her(*owner_heads)),
+        "owner_heads": [list(head) for head in owner_heads],
+        "told_apart_without_owner_heads": told_apart(*owner_heads),
+        "without_owner_heads": rounded(his_or_her(*owner_heads)),
         "exchanged": rounded(trials),
         "known_of_africa": {
             role: rounded(shares)
@@ -190,7 +190,7 @@ def main() -> None:
         left = (time.monotonic() - started) / done * (len(names) - done)
         print(
             f"{done}/{len(names)}  {name:8} exact {run['exact']:6.1%}  "
-            f"askers {len(run['askers'])}  about {left / 60:.0f} min left",
+            f"owner heads {len(run['owner_heads'])}  about {left / 60:.0f} min left",
             flush=True,
         )
 

@@ -51,7 +51,7 @@ control = [his_or_her_without(model, owned, *owner_heads[:2], head) for head in 
 # %% claim: In each of the four models the best
 # null: owner heads not switched off
 runs = {
-    name: {**run, "without_askers": {"says his": 0.5, "says her": 0.5}}
+    name: {**run, "without_owner_heads": {"says his": 0.5, "says her": 0.5}}
     for name, run in runs.items()
 }
 
