@@ -389,6 +389,21 @@ def test_the_keyboard_stops_at_links_and_folds_not_at_copying(
     assert not [n for n in names if "Toggle" in n or "Show code" in n]
 
 
+@pytest.mark.parametrize("name", [PAGES[0], ATTENTION, "search"])
+def test_what_is_around_the_article_is_accessible(
+    home: str, page: Page, name: str
+) -> None:
+    for scheme in ("light", "dark"):  # from the start: a change of colours takes time
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"{home}/{name}.html?q=softmax", wait_until="load")
+        wear(page, scheme)
+        if name == "search":
+            page.locator("#search-results .highlighted").first.wait_for(timeout=20_000)
+        page.evaluate(AXE)
+        page.evaluate(PLAIN)
+        assert page.evaluate(INACCESSIBLE, ["html", None, []]) == []
+
+
 def test_ctrl_k_opens_the_search(home: str, page: Page) -> None:
     page.goto(f"{home}/{PAGES[0]}.html")
     page.keyboard.press("Control+k")
