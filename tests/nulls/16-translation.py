@@ -161,5 +161,11 @@ weights = weights.flip(1)
 curves = {**curves, "en-de-no-dropout": seeds["2"]["curve"][:14]}
 
 # %% claim: Both runs without dropout
+# null: BLEU goes on rising after the loss has turned
+for kind in ("no-dropout", "small-no-dropout"):
+    for point in curves[f"en-de-{kind}"]:
+        point["bleu"] = 30 + point["epoch"] / 2
+
+# %% claim: Both runs without dropout
 # null: the recipe ends when they do
 seeds = {**seeds, "1": {**seeds["1"], "curve": seeds["1"]["curve"][:14]}}
