@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nulls
 import pytest
+from chapters import chapters
 from test_tangle import HEADER, cell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,3 +77,8 @@ def test_a_claim_that_does_not_fail_is_named(
 def test_an_error_can_be_expected(tmp_path: Path) -> None:
     text = ONE.replace("half = 2", "# raises: TypeError\nhalf = 'two'")
     assert found(tmp_path, HALF + text).returncode == 0
+
+
+@pytest.mark.parametrize("chapter", chapters(ROOT), ids=lambda chapter: chapter.stem)
+def test_every_claim_has_a_null(chapter: Path) -> None:
+    assert nulls.unmatched(ROOT, chapter) == []
