@@ -85,11 +85,11 @@ def _random_pair(rng):
 # null: a frame drawn evenly from all frames
 _random_pair = lambda rng: rng.choice(every_frame).fill(rng)
 
-# %% claim: Every word of the three tables
+# %% claim: In each of the three tables every word
 # null: nothing is held out
 HELD_OUT = frozenset()
 
-# %% claim: Every word of the three tables
+# %% claim: In each of the three tables every word
 # null: held out at random, as many
 combinations = [
     frozenset(pair)
@@ -102,10 +102,10 @@ combinations = [
 ]
 HELD_OUT = set(random.Random(0).sample(combinations, len(HELD_OUT)))
 
-# %% claim: Every word of the three tables
+# %% claim: In each of the three tables every word
 # null: forms are taken for words of their own
 root_words = lambda: {word: word for pair in HELD_OUT for word in pair}
 
-# %% claim: Every word of the three tables
+# %% claim: In each of the three tables every word
 # null: everything is held out
 is_held_out = lambda words: True
