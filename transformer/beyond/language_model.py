@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -114,6 +114,8 @@ class LanguageModel(nn.Module):
             longer than `config.max_length`.
     """
 
+    config_class: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
+
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -179,7 +181,9 @@ class LanguageModel(nn.Module):
                 raise ValueError(f"{path}: {name} should hold finite floats")
             tensors[name] = tensor.clone()  # aligned, in memory of its own
         try:
-            config = _read_config(metadata.get("config", ""), len(tensors))
+            config = _read_config(
+                cls.config_class, metadata.get("config", ""), len(tensors)
+            )
             with torch.device("meta"):
                 model = cls(config)
             shared: dict[nn.Parameter, str] = {}
@@ -195,13 +199,15 @@ class LanguageModel(nn.Module):
         return model.eval()
 
 
-def _read_config(text: str, tensors: int) -> LanguageModelConfig:
+def _read_config(
+    config_class: type[LanguageModelConfig], text: str, tensors: int
+) -> LanguageModelConfig:
     """The config that a file describes."""
     try:
         fields = json.loads(text)
     except RecursionError:
         raise ValueError("its config is nested too deeply") from None
-    config = LanguageModelConfig(**fields)
+    config = config_class(**fields)
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), field.default
         if isinstance(default, bool) and not isinstance(value, bool):
@@ -216,8 +222,11 @@ def append_tokens(
     x: Float[Tensor, "rows new d_model"],
     past: KeysValues,
     positions: Int[Tensor, "rows new"],
+    attention: Any = None,
 ) -> Float[Tensor, "rows new d_model"]:
     """An encoder layer at new positions, over the keys and values of earlier ones.
+
+    `attention` may stand for the layer's own, with its `keys_values` and `attend`.
 
     Writes the new keys and values into `past`, (rows, heads, room, d_k). Each position
     attends to those up to its own, so that a whole prompt can come at once.
@@ -225,13 +234,14 @@ def append_tokens(
     rows, end = torch.arange(len(x), device=x.device)[:, None], int(positions.max()) + 1
     slots = torch.arange(end, device=x.device)
     mask = (slots <= positions[..., None])[:, None]  # (rows, 1, new, end)
+    attention = attention or layer.self_attention
 
     def attend_to_past(x: Tensor) -> Tensor:
-        new = layer.self_attention.keys_values(x, x)
+        new = attention.keys_values(x, x)
         for store, fresh in zip(past, new, strict=True):
             store[rows, :, positions] = fresh.transpose(1, 2)
         kept = KeysValues(*(store[: len(x), :, :end] for store in past))
-        return layer.self_attention.attend(x, kept, mask)
+        return cast("Tensor", attention.attend(x, kept, mask))
 
     x = layer.residuals[0](x, attend_to_past)
     return layer.residuals[1](x, layer.feed_forward)
@@ -298,6 +308,7 @@ class PromptDecoder:
 
     # What a search reads of it: its config, its mode, and where its parameters are.
     model: Any
+    state_class: ClassVar[type[PromptState]] = PromptState
 
     def __init__(self, model: LanguageModel) -> None:
         if not isinstance(model, LanguageModel):
@@ -340,13 +351,14 @@ class PromptDecoder:
         weight = next(model.parameters())
         past = []
         for layer in model.encoder.layers:
-            heads = layer.self_attention.num_heads
-            shape = len(ids), heads, needed, model.config.d_model // heads
+            d_k = model.config.d_model // model.config.num_heads
+            sets = layer.self_attention.key_proj.out_features // d_k
+            shape = len(ids), sets, needed, d_k
             past.append(KeysValues(weight.new_zeros(shape), weight.new_zeros(shape)))
-        state = PromptState(model, past, torch.zeros_like(lengths))
+        state = self.state_class(model, past, torch.zeros_like(lengths))
         hidden = state.append(ids)
         rows = torch.arange(len(ids), device=ids.device)
         logits = model.output(hidden[rows, lengths - 1])
         rows = rows.repeat_interleave(beam_size)
         past = [KeysValues(keys[rows], values[rows]) for keys, values in past]
-        return PromptState(model, past, lengths[rows], logits[rows])
+        return self.state_class(model, past, lengths[rows], logits[rows])

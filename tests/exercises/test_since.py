@@ -1,0 +1,133 @@
+"""Chapter 19's exercises: right answers pass, likely wrong ones are named."""
+
+import pytest
+import torch
+from torch import nn
+
+from bookkit.checks.since import check_cache, check_centred, check_neighbours
+
+RIGHT = 16 * 2**30 / (2 * 32 * 8 * 128 * 2)
+
+
+@pytest.mark.parametrize("answer", [RIGHT, 131072, torch.tensor(131_000.0)])
+def test_the_cache_is_counted(answer):
+    assert check_cache(answer).ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (2 * RIGHT, "values"),
+        (RIGHT / 4, "query heads"),
+        (32 * RIGHT, "every layer"),
+        (8 * RIGHT, "8 sets"),
+        (16e9 / 131072, "2³⁰"),
+        (RIGHT / 8, "its bits"),
+        (RIGHT / 2, "not 4"),
+        (7, "bytes a token"),
+    ],
+)
+def test_a_cache_miscounted(answer, said):
+    assert not check_cache(answer).ok
+    assert said in check_cache(answer).message
+
+
+def rotate(x, positions, sign=1, exponent=1.0, shift=0):
+    rates = 10_000 ** (-torch.arange(0, x.size(1), 2) / x.size(1) * exponent)
+    angle = (positions[:, None] + shift) * rates * sign
+    turned = torch.empty_like(x)
+    turned[:, 0::2] = x[:, 0::2] * angle.cos() - x[:, 1::2] * angle.sin()
+    turned[:, 1::2] = x[:, 1::2] * angle.cos() + x[:, 0::2] * angle.sin()
+    return turned
+
+
+def as_complex(x, positions):
+    rates = 10_000 ** (-torch.arange(0, x.size(1), 2) / x.size(1))
+    angle = torch.outer(positions.float(), rates)
+    pairs = torch.view_as_complex(x.view(len(x), -1, 2))
+    return torch.view_as_real(
+        pairs * torch.polar(torch.ones_like(angle), angle)
+    ).flatten(1)
+
+
+def in_halves(x, positions):
+    order = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
+    return rotate(x[:, order], positions)[:, order.argsort()]
+
+
+def in_place(x, positions):
+    rates = 10_000 ** (-torch.arange(0, x.size(1), 2) / x.size(1))
+    angle = positions[:, None] * rates
+    x[:, 0::2] = x[:, 0::2] * angle.cos() - x[:, 1::2] * angle.sin()
+    x[:, 1::2] = x[:, 1::2] * angle.cos() + x[:, 0::2] * angle.sin()
+    return x
+
+
+@pytest.mark.parametrize("answer", [rotate, as_complex])
+def test_neighbours_are_rotated(answer):
+    assert check_neighbours(answer).ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (in_halves, "neighbours are a pair"),
+        (lambda x, p: rotate(x, p, sign=-1), "backwards"),
+        (lambda x, p: rotate(x, p, exponent=2), "too often"),
+        (lambda x, p: rotate(x, p, exponent=0.5), "2i / d_k"),
+        (lambda x, p: rotate(x, p, exponent=-1), "slower"),
+        (lambda x, p: rotate(x, torch.arange(len(x))), "numbers were taken"),
+        (lambda x, p: rotate(x, p, shift=1), "too far"),
+        (lambda x, p: rotate(x, p, exponent=3), "wrong angle"),
+        (lambda x, p: 2 * x, "length"),
+        (lambda x, p: x, "nothing has turned"),
+        (in_place, "after"),
+        (lambda x, p: rotate(x, p)[:, :4], "shape"),
+        (
+            lambda x, p: torch.cat((rotate(x, p)[:, 0::2], rotate(x, p)[:, 1::2]), 1),
+            "two halves",
+        ),
+    ],
+)
+def test_a_rotation_gone_wrong(answer, said):
+    assert said in check_neighbours(answer).message
+
+
+def centred(dim=0, bias="centre"):
+    def centre(linear):
+        new = nn.Linear(linear.in_features, linear.out_features)
+        with torch.no_grad():
+            mean = linear.weight.mean(dim=dim, keepdim=True)
+            new.weight.copy_(linear.weight - mean)
+            kept = {"centre": linear.bias - linear.bias.mean(), "keep": linear.bias}
+            new.bias.copy_(kept.get(bias, torch.zeros_like(linear.bias)))
+        return new
+
+    return centre
+
+
+def in_its_place(linear):
+    with torch.no_grad():
+        linear.weight -= linear.weight.mean(dim=0)
+        linear.bias -= linear.bias.mean()
+    return linear
+
+
+@pytest.mark.parametrize("answer", [centred(), in_its_place])
+def test_a_centred_map(answer):
+    assert check_centred(answer).ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (centred(bias="keep"), "bias has a mean"),
+        (centred(bias="drop"), "bias was lost"),
+        (centred(dim=1), "over the inputs"),
+        (centred(dim=(0, 1)), "whole matrix"),
+        (lambda linear: linear, "as before"),
+        (lambda linear: 3, "Give back"),
+    ],
+)
+def test_a_map_not_centred(answer, said):
+    assert said in check_centred(answer).message

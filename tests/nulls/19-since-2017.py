@@ -1,0 +1,81 @@
+# %% claim: RMSNorm equals PyTorch's
+# null: layer norm in its place
+RMSNorm = lambda d_model: nn.LayerNorm(d_model)
+
+# %% claim: Along each diagonal rotated
+# null: nothing is rotated, and positions are added to both sides
+scores = {"rotated": scores["sines added"], "sines added": scores["sines added"]}
+
+# %% claim: Along each diagonal rotated
+# null: sines added leave distances alone too
+scores = {"rotated": scores["rotated"], "sines added": scores["rotated"]}
+
+# %% claim: A rotation changes no length
+# null: the sine has the wrong sign in one column
+
+
+def rotary(x):
+    first, second = x.chunk(2, dim=-1)
+    angle = torch.arange(x.size(-2))[:, None] * torch.ones(first.size(-1))
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((first * cos + second * sin, second * cos + first * sin), -1)
+
+
+# %% claim: A rotation changes no length
+# null: positions off
+rotary = lambda x: x
+
+# %% claim: With a set for each head
+# null: sets are taken in turn, not in groups
+
+
+def grouped_attention(query, key, value, mask):
+    times = query.size(1) // key.size(1)
+    key, value = key.repeat(1, times, 1, 1), value.repeat(1, times, 1, 1)
+    return F.scaled_dot_product_attention(query, key, value, mask)
+
+
+# %% claim: With a set for each head
+# null: no mask
+forward = MultiHeadAttention.forward
+MultiHeadAttention.forward = lambda self, q, k, v, mask: forward(self, q, k, v)
+
+# %% claim: Without biases, SwiGLU
+# null: as wide as the feed-forward network
+SwiGLU_ = SwiGLU
+SwiGLU = lambda d_model, d_ff: SwiGLU_(d_model, 2048 if d_ff == 1365 else d_ff)
+
+# %% claim: Without biases, SwiGLU
+# null: the gate passes through a sigmoid, which does not close
+SwiGLU.forward = lambda self, x: self.contract(self.gate(x).sigmoid() * self.expand(x))
+
+# %% claim: Rotary positions alone bring
+# null: every part brings the same share of what all bring
+share = (mean(test[""]) - mean(test[names[-1]])) / (len(names) - 2)
+test |= {name: [loss - share for loss in test[""]] for name in names[1:-1]}
+
+# %% claim: Rotary positions alone bring
+# null: no part brings anything
+test = dict.fromkeys(test, test[""])
+
+# %% claim: At a rate of 16 thousandths
+# null: the place of the norm makes no difference
+measured = lambda name, rate, what, m=measured: m("", rate, what)
+
+# %% claim: From 1,024 to 2,048
+# null: the fused kernel keeps the weights too
+kept["fused"] = kept["written out"]
+
+# %% claim: From 1,024 to 2,048
+# null: what is kept grows with the length alone
+kept["written out"] = kept["fused"]
+
+# %% claim: Logits agree to within
+# null: another base of the rotation
+llama = from_llama(theirs.state_dict(), num_heads=8, rope_base=100.0)
+with torch.no_grad():
+    difference = (llama(ids) - theirs(ids).logits).abs().max().item()
+
+# %% claim: Logits agree to within
+# null: the continuation of another prompt
+continued = greedy_search(LlamaDecoder(llama), ids[1:, :5], 30)[0]

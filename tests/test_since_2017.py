@@ -1,0 +1,247 @@
+"""Chapter 19's parts against torch's, and its Llama against that of `transformers`."""
+
+import dataclasses
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from transformer import greedy_search
+from transformer.beyond.language_model import LanguageModelConfig
+from transformer.beyond.llama import (
+    Llama,
+    LlamaConfig,
+    LlamaDecoder,
+    from_llama,
+    to_llama,
+)
+from transformer.beyond.modern import (
+    PARTS,
+    GroupedQueryAttention,
+    RMSNorm,
+    RotaryEmbedding,
+    SwiGLU,
+    exchange_parts,
+)
+from transformer.masks import causal_mask
+from transformer.multi_head import MultiHeadAttention
+
+SMALL = LlamaConfig(
+    vocab_size=50,
+    d_model=32,
+    num_heads=4,
+    num_layers=2,
+    d_ff=48,
+    dropout=0.0,
+    max_length=64,
+    num_kv_heads=2,
+)
+
+
+def theirs(kv_heads=2, tied=False, base=10_000.0, seed=0):
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        tie_word_embeddings=tied,
+        rope_parameters={"rope_type": "default", "rope_theta": base},
+        rms_norm_eps=1e-6,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    for weight in model.parameters():  # gains too, which are all 1 at first
+        nn.init.normal_(weight, mean=1.0 if weight.dim() == 1 else 0.0, std=0.2)
+    return model.eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rms_norm_equals_torchs(dtype):
+    x = torch.randn(3, 5, 16, dtype=dtype) * 30
+    ours, expected = RMSNorm(16).to(dtype), nn.RMSNorm(16, eps=1e-6).to(dtype)
+    for norm in (ours, expected):
+        nn.init.uniform_(norm.weight, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(x), expected(x))
+
+
+def test_scores_of_rotated_vectors_depend_on_the_distance_alone():
+    query, key = torch.randn(2, 1, 3, 1, 8).expand(2, 1, 3, 20, 8)
+    rotary = RotaryEmbedding(base=100.0)
+    here, there = (
+        rotary(query, torch.arange(20)[None] + start)
+        @ rotary(key, torch.arange(20)[None] + start).mT
+        for start in (0, 31)
+    )
+    torch.testing.assert_close(here, there, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(here[..., :-1, :-1], here[..., 1:, 1:])
+    assert (here[..., :, :-1] - here[..., :, 1:]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_set_for_each_head_is_multi_head_attention(bias):
+    ours = GroupedQueryAttention(24, 4, 4, bias=bias)
+    expected = MultiHeadAttention(24, 4)
+    weights = ours.state_dict()
+    expected.load_state_dict(weights, strict=bias)
+    if not bias:
+        for projection in expected.children():
+            nn.init.zeros_(projection.bias)
+    x, memory = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
+    mask = torch.rand(2, 1, 5, 7) > 0.3
+    mask[..., 0] = True
+    torch.testing.assert_close(
+        ours(x, memory, memory, mask), expected(x, memory, memory, mask)
+    )
+
+
+@pytest.mark.parametrize("sets", [1, 2])
+def test_groups_share_their_keys_and_values(sets):
+    ours, full = GroupedQueryAttention(24, 4, sets), GroupedQueryAttention(24, 4, 4)
+    state = ours.state_dict()
+    for name in ("key_proj.weight", "value_proj.weight"):
+        by_set = state[name].unflatten(0, (sets, -1))
+        state[name] = by_set.repeat_interleave(4 // sets, dim=0).flatten(0, 1)
+    full.load_state_dict(state)
+    x = torch.randn(2, 6, 24)
+    torch.testing.assert_close(
+        ours(x, x, x, causal_mask(6)), full(x, x, x, causal_mask(6))
+    )
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_llama_is_that_of_transformers(kv_heads, tied):
+    other = theirs(kv_heads, tied, base=500.0).double()
+    state = other.state_dict()
+    ours = from_llama(state, num_heads=4, rope_base=500.0)
+    assert ours.config.num_kv_heads == kv_heads
+    assert ours.config.tie_embeddings == tied
+    ids = torch.randint(50, (3, 33))
+    with torch.no_grad():
+        expected = other(ids).logits
+        assert expected.std() > 0.5
+        torch.testing.assert_close(ours(ids), expected, atol=1e-5, rtol=0)
+    back = to_llama(ours)
+    assert back.keys() == state.keys()
+    assert all(back[name].equal(weight) for name, weight in state.items())
+
+
+def test_generation_is_theirs_from_prompts_of_unequal_length():
+    other = theirs(seed=3)
+    ours = from_llama(other.state_dict(), num_heads=4)
+    prompts = [[3, 1, 4, 1, 5, 9], [2, 7], [1]]
+    found = greedy_search(LlamaDecoder(ours), prompts, 12)
+    for prompt, continued in zip(prompts, found, strict=True):
+        expected = other.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=12,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+        assert continued == expected[0, len(prompt) :].tolist()
+
+
+def test_a_file_gives_the_same_model_back(tmp_path):
+    for tied in (False, True):
+        config = dataclasses.replace(SMALL, tie_embeddings=tied, rope_base=77.0)
+        model = Llama(config).eval()
+        model.save(tmp_path / "llama.safetensors")
+        loaded = Llama.load(tmp_path / "llama.safetensors")
+        assert loaded.config == config
+        assert (loaded.output.weight is loaded.embedding.weight) == tied
+        ids = torch.randint(50, (2, 9))
+        torch.testing.assert_close(loaded(ids), model(ids), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_each_part_leaves_the_future_out_and_learns(part, norm_first):
+    config = LanguageModelConfig(
+        20, 16, 4, 2, 32, dropout=0.0, norm_first=norm_first, max_length=12
+    )
+    torch.manual_seed(0)
+    model = exchange_parts(config, [part])
+    ids = torch.randint(20, (2, 10))
+    changed = ids.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % 20
+    difference = (model(ids) - model(changed)).abs().amax(dim=(0, 2))
+    assert difference[:6].max() < 1e-5 < 1e-3 < difference[6]
+    nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert weight.grad.any() or "key_proj.bias" in name, name
+
+
+def test_parts_change_the_parameters_that_they_should():
+    def parameters(*parts):
+        config = LanguageModelConfig(20, 16, 4, 2, 32, max_length=12)
+        model = exchange_parts(config, parts)
+        return sum(weight.numel() for weight in model.parameters())
+
+    base = parameters()
+    assert parameters("rotary") == base
+    assert parameters("RMSNorm") == base - 5 * 16
+    assert parameters("tied") == base - 20 * 16
+    assert parameters("grouped queries") == base - 2 * 2 * (16 * 8 + 8)
+    assert parameters("SwiGLU") == base + 2 * (16 * 32 + 32)
+    assert parameters("no biases") == base - 2 * (4 * 16 + 32 + 16) - 5 * 16
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RMSNorm(0), "d_model must be a whole number of at least 1, got 0"),
+        (lambda: SwiGLU(8, -1), "d_ff must be a whole number of at least 1, got -1"),
+        (
+            lambda: GroupedQueryAttention(10, 4, 2),
+            "num_heads must divide d_model, got 4 and 10",
+        ),
+        (
+            lambda: GroupedQueryAttention(16, 4, 3),
+            "num_kv_heads must divide num_heads, got 3 and 4",
+        ),
+        (
+            lambda: RotaryEmbedding()(torch.zeros(1, 1, 2, 3)),
+            "d_k must be even, to make pairs, got 3",
+        ),
+        (
+            lambda: exchange_parts(LanguageModelConfig(9), ["ALiBi"]),
+            "parts must be among RMSNorm, .*, got 'ALiBi'",
+        ),
+        (
+            lambda: dataclasses.replace(SMALL, num_kv_heads=3),
+            "num_kv_heads must divide num_heads, got 3 and 4",
+        ),
+        (
+            lambda: dataclasses.replace(SMALL, dropout=0.1),
+            "a Llama is pre-norm and has no dropout, got .* dropout=0.1",
+        ),
+        (
+            lambda: from_llama({}, 4),
+            "not the weights of a Llama: no matrix model.embed",
+        ),
+        (
+            lambda: from_llama(
+                {**theirs().state_dict(), "model.layers.0.self_attn.q_norm.weight": x},
+                num_heads=4,
+            ),
+            "q_norm",
+        ),
+        (lambda: from_llama(theirs().state_dict(), 5), "num_heads must divide d_model"),
+        (lambda: to_llama(nn.Linear(1, 1)), "to_llama needs a Llama, got a Linear"),
+        (lambda: LlamaDecoder(nn.Linear(1, 1)), "needs a Llama, got a Linear"),
+    ],
+)
+def test_bad_input_is_named(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+x = torch.zeros(8)

@@ -1,0 +1,228 @@
+"""Llama: RMSNorm, rotary positions, grouped queries and SwiGLU in a language model.
+
+Made from book/19-since-2017.md: edit the chapter, not this file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from transformer.beyond.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    PromptDecoder,
+    PromptState,
+    append_tokens,
+)
+from transformer.beyond.modern import (
+    GroupedQueryAttention,
+    RMSNorm,
+    RotaryEmbedding,
+    SwiGLU,
+)
+from transformer.checks import load_strictly, require_positive
+from transformer.encoder import EncoderLayer, Residual
+from transformer.multi_head import KeysValues
+
+__all__ = [
+    "LlamaConfig",
+    "Llama",
+    "LlamaDecoder",
+    "from_llama",
+    "to_llama",
+]
+
+
+@dataclass(frozen=True)
+class LlamaConfig(LanguageModelConfig):
+    """Llama configuration: a language model's, and what its exchanged parts need.
+
+    Raises:
+        ValueError: naming the first field that no model could be built from.
+    """
+
+    num_kv_heads: int = 12
+    rope_base: float = 10_000.0
+    norm_eps: float = 1e-6
+    tie_embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(num_kv_heads=self.num_kv_heads)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                "num_kv_heads must divide num_heads, "
+                f"got {self.num_kv_heads} and {self.num_heads}"
+            )
+        if not self.norm_first or self.dropout:
+            raise ValueError(
+                "a Llama is pre-norm and has no dropout, "
+                f"got norm_first={self.norm_first} and dropout={self.dropout}"
+            )
+
+
+class Llama(LanguageModel):
+    """Llama (Touvron et al. 2023): a language model with its parts exchanged."""
+
+    config_class: ClassVar[type[LanguageModelConfig]] = LlamaConfig
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        width, heads, sets = config.d_model, config.num_heads, config.num_kv_heads
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        self.position = nn.Identity()
+        rotary = RotaryEmbedding(config.rope_base)
+        for layer in self.encoder.layers:
+            layer.self_attention = GroupedQueryAttention(width, heads, sets, rotary)
+            layer.feed_forward = SwiGLU(width, config.d_ff)
+        for module in list(self.modules()):
+            if isinstance(module, Residual):
+                module.norm = RMSNorm(width, config.norm_eps)  # type: ignore[assignment]
+        norm = RMSNorm(width, config.norm_eps)
+        self.encoder.norm = norm  # type: ignore[assignment]
+        self.tie()
+
+    def tie(self) -> None:
+        """Make the embedding table and the output projection one, if they are to be."""
+        if cast("LlamaConfig", self.config).tie_embeddings:
+            self.output.weight = cast("nn.Embedding", self.embedding).weight
+
+
+class _Placed:
+    """A layer's attention for tokens at given positions; `append_tokens` calls it."""
+
+    def __init__(
+        self, attention: GroupedQueryAttention, positions: Int[Tensor, "rows new"]
+    ) -> None:
+        self.attention, self.positions = attention, positions
+
+    def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
+        return self.attention.keys_values(key, value, self.positions)
+
+    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor) -> Tensor:
+        return self.attention.attend(query, keys_values, mask, self.positions)
+
+
+class _LlamaState(PromptState):
+    """Texts that a Llama continues: keys in the cache are turned already."""
+
+    def append(self, ids: Int[Tensor, "rows new"]) -> Float[Tensor, "rows new d_model"]:
+        """Hidden states of new tokens, each row's behind those that it has."""
+        x = self.model.embedding(ids)
+        positions = torch.arange(ids.size(1), device=ids.device) + self.lengths[:, None]
+        for each, past in zip(self.model.encoder.layers, self.past, strict=True):
+            layer = cast("EncoderLayer", each)
+            attention = cast("GroupedQueryAttention", layer.self_attention)
+            x = append_tokens(layer, x, past, positions, _Placed(attention, positions))
+        return self.model.encoder.norm(x)
+
+
+class LlamaDecoder(PromptDecoder):
+    """Cached decoding of a Llama, for every search of chapter 13.
+
+    Raises:
+        ValueError: for anything but a Llama.
+    """
+
+    state_class = _LlamaState
+
+    def __init__(self, model: Llama) -> None:
+        if not isinstance(model, Llama):
+            kind = type(model).__name__
+            raise ValueError(f"a LlamaDecoder needs a Llama, got a {kind}")
+        super().__init__(model)
+
+
+_LLAMA_NAMES = (
+    ("model.embed_tokens", "embedding"),
+    ("model.layers", "encoder.layers"),
+    ("model.norm", "encoder.norm"),
+    ("self_attn.q_proj", "self_attention.query_proj"),
+    ("self_attn.k_proj", "self_attention.key_proj"),
+    ("self_attn.v_proj", "self_attention.value_proj"),
+    ("self_attn.o_proj", "self_attention.output_proj"),
+    ("mlp.gate_proj", "feed_forward.gate"),
+    ("mlp.up_proj", "feed_forward.expand"),
+    ("mlp.down_proj", "feed_forward.contract"),
+    ("input_layernorm", "residuals.0.norm"),
+    ("post_attention_layernorm", "residuals.1.norm"),
+    ("lm_head", "output"),
+)
+
+
+def from_llama(
+    state: Mapping[str, Tensor],
+    num_heads: int,
+    rope_base: float = 10_000.0,
+    norm_eps: float = 1e-6,
+    max_length: int = 2048,
+    eos_id: int | None = None,
+) -> Llama:
+    """A Llama of ours from the weights of one of the library transformers.
+
+    Takes the `state_dict()` of its LlamaForCausalLM, or what a file of weights holds.
+    Sizes are those of the tensors. What cannot be seen in them is asked for: the number
+    of heads, and `rope_theta` and `rms_norm_eps` of its config; a config with another
+    `rope_type` than "default" is not ours. The model is in evaluation mode.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unknown or misshapen, and
+            what `LlamaConfig` refuses.
+    """
+    layer = "model.layers.0"
+    need = (
+        "model.embed_tokens.weight",
+        f"{layer}.mlp.gate_proj.weight",
+        f"{layer}.self_attn.k_proj.weight",
+    )
+    for name in need:
+        if name not in state or state[name].dim() != 2:
+            raise ValueError(f"not the weights of a Llama: no matrix {name}")
+    table, gate, key = (state[name] for name in need)
+    require_positive(num_heads=num_heads)
+    d_k = table.size(1) // num_heads
+    output = state.get("lm_head.weight", table)
+    config = LlamaConfig(
+        vocab_size=table.size(0),
+        d_model=table.size(1),
+        num_heads=num_heads,
+        num_layers=len({n.split(".")[2] for n in state if n[:13] == "model.layers."}),
+        d_ff=gate.size(0),
+        dropout=0.0,
+        max_length=max_length,
+        eos_id=eos_id,
+        num_kv_heads=key.size(0) // max(d_k, 1),
+        rope_base=rope_base,
+        norm_eps=norm_eps,
+        tie_embeddings=output.shape == table.shape and output.equal(table),
+    )
+    ours: dict[str, Tensor] = {"output.weight": output.detach().clone()}
+    for name, weight in state.items():
+        for their_name, our_name in _LLAMA_NAMES:
+            name = name.replace(their_name, our_name)
+        ours[name] = weight.detach().clone()
+    with torch.device("meta"):
+        model = Llama(config)
+    load_strictly(model, ours)
+    model.tie()
+    return model.eval()
+
+
+def to_llama(model: Llama) -> dict[str, Tensor]:
+    """The way back from `from_llama`: our weights under a LlamaForCausalLM's names.
+
+    Raises:
+        ValueError: for anything but a Llama.
+    """
+    if not isinstance(model, Llama):
+        raise ValueError(f"to_llama needs a Llama, got a {type(model).__name__}")
+    theirs = {}
+    for name, weight in model.state_dict().items():
+        for their_name, our_name in _LLAMA_NAMES:
+            name = name.replace(our_name, their_name)
+        theirs[name] = weight
+    return theirs
