@@ -12,6 +12,7 @@ from transformer.checks import (
     require_beam,
     require_dropout,
     require_ids,
+    require_labels,
     require_mask,
     require_pairs,
     require_positive,
@@ -54,6 +55,16 @@ def test_ids_are_rows_of_the_table(ids, message) -> None:
     require_ids(torch.tensor([[0, 6]], dtype=torch.int32), 7)
     with pytest.raises(ValueError, match=message):
         require_ids(ids, 7, "source ids")
+
+
+def test_labels_lie_in_the_vocabulary() -> None:
+    require_labels(torch.tensor([0, 6]), 7)
+    require_labels(torch.tensor([[9]], device="meta"), 7)  # reading it is not free
+    for wrong in (-1, 7):
+        with pytest.raises(
+            ValueError, match=rf"labels must lie in 0\.\.6, got {wrong}"
+        ):
+            require_labels(torch.tensor([3, wrong]), 7)
 
 
 def test_ids_elsewhere_are_checked_in_shape_alone(monkeypatch) -> None:

@@ -10,7 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from transformer.checks import require_positive, require_probability
+from transformer.checks import (
+    require_labels,
+    require_positive,
+    require_probability,
+)
 from transformer.text.words import PAD_ID
 
 __all__ = [
@@ -116,11 +120,7 @@ def chunked_loss(
     hidden, labels = hidden[real], labels[real]
     if not len(labels):
         raise ValueError("a loss needs at least one label, got only padding")
-    if labels.device.type == "cpu":  # an accelerator would have to stop and wait
-        low, high = (int(bound) for bound in labels.aminmax())
-        if low < 0 or high >= len(weight):
-            wrong = low if low < 0 else high
-            raise ValueError(f"labels must lie in 0..{len(weight) - 1}, got {wrong}")
+    require_labels(labels, len(weight))
     total = ChunkedLoss.apply(  # type: ignore[no-untyped-call]
         hidden, weight, labels, smoothing, chunk_size, torch.is_grad_enabled()
     )
