@@ -7,6 +7,10 @@ fetch(changed, right, folder / "changed")
 pooch.core.hash_matches = matches
 
 # %% claim: The first file is kept
+# null: the third is asked for after a refusal
+asked.append(multi30k_name("tok", [*SPLITS][2], "en"))
+
+# %% claim: The first file is kept
 # null: nothing is kept of a download that fails
 folder = folder / "nothing"
 (folder / "changed").mkdir(parents=True)
