@@ -117,7 +117,7 @@ def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
     wrong, nulls = unmatched(root, chapter), nulls_of(root, chapter)
     os.chdir(stored(chapter).parent)
     for cell in cells_of(chapter):
-        if "claim" in cell.metadata.get("tags", []):
+        if is_claim := "claim" in cell.metadata.get("tags", []):
             words = sentence(cell.source)
             for null in (null for null in nulls if words.startswith(null.claim)):
                 found, where = in_fork(null, cell.source, shell.user_ns)
@@ -130,7 +130,9 @@ def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
         if not done.success:
             error = done.error_before_exec or done.error_in_exec
             begins = cell.source.partition("\n")[0]
-            return [*wrong, f"the chapter itself raises {error!r}: {begins}"]
+            wrong.append(f"the chapter itself raises {error!r}: {begins}")
+            if not is_claim:  # what comes later may need it
+                break
     return wrong
 
 
