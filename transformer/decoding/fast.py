@@ -105,7 +105,7 @@ class FastDecoderLayer:
         self,
         x: Float[Tensor, "rows d_model"],
         state: "FastState",
-        past: Float[Tensor, "2 sources heads cells d_k"],
+        past: Float[Tensor, "2 sources heads slots d_k"],
         memory: KeysValues,
     ) -> Float[Tensor, "rows d_model"]:
         first, second, third = self.residuals
@@ -118,7 +118,7 @@ class FastDecoderLayer:
         self,
         x: Float[Tensor, "rows d_model"],
         state: "FastState",
-        past: Float[Tensor, "2 sources heads cells d_k"],
+        past: Float[Tensor, "2 sources heads slots d_k"],
     ) -> Float[Tensor, "rows d_model"]:
         """Self-attention: store this position's keys and values, attend to all."""
         start, end = state.filled, state.filled + state.beam_size
@@ -148,17 +148,18 @@ class FastDecoderLayer:
 class FastState:
     """Some sources, `beam_size` hypotheses of each, and the keys and values so far.
 
-    Stores hold the positions one after the other, each with a cell for every
-    hypothesis. Nothing is moved when hypotheses are reordered: `ancestry`, added to
-    the scores of self-attention, is 0 at a hypothesis's own cells and -∞ elsewhere (a
-    single one attends to all). `logits` is a buffer, written over at each step.
+    Stores hold the positions one after the other, each with a slot for every
+    hypothesis. Nothing is moved when hypotheses are reordered: `ancestry` (which slots
+    hold a hypothesis's own past), added to the scores of self-attention, is 0 there
+    and -∞ elsewhere; a single hypothesis needs none, and attends to all. `logits` is a
+    buffer, written over at each step.
     """
 
     decoder: "FastDecoder"
     memory: list[KeysValues]
     source_mask: Tensor | None  # (sources, 1, 1, length)
-    past: list[Float[Tensor, "2 sources heads cells d_k"]]  # keys, values
-    ancestry: Tensor | None  # (sources, 1, beam_size, cells)
+    past: list[Float[Tensor, "2 sources heads slots d_k"]]  # keys, values
+    ancestry: Tensor | None  # (sources, 1, beam_size, slots)
     logits: Float[Tensor, "rows vocabulary"]
     beam_size: int
     filled: int = 0
@@ -245,11 +246,11 @@ class FastDecoder:
             for layer in decoder_layers(model)
         ]
         sources, heads, _, d_k = memory[0].keys.shape
-        cells = max_length * beam_size
-        past = [encoded.new_empty(2, sources, heads, cells, d_k) for _ in memory]
+        slots = max_length * beam_size
+        past = [encoded.new_empty(2, sources, heads, slots, d_k) for _ in memory]
         mask = padding_mask(source_ids, model.config.pad_id)
         ancestry = None
-        if beam_size > 1:  # at each position, its own cell: later ones by descent
+        if beam_size > 1:  # at each position, its own slot: later ones by descent
             own = torch.eye(beam_size, dtype=encoded.dtype, device=encoded.device).log()
             ancestry = own.repeat(sources, 1, 1, max_length)
         logits = encoded.new_empty(sources * beam_size, self.output.size(1))
