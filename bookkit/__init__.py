@@ -1,5 +1,7 @@
 """What the book draws and checks with. The Transformer itself is in `transformer`."""
 
+from bookkit.live import explore
+
 try:
     from bookkit.exercises import (
         Verdict,
@@ -41,6 +43,7 @@ __all__ = [
     "begin",
     "exercise",
     "explain",
+    "explore",
     "heatmap",
     "matrix",
     "near",

@@ -1,18 +1,134 @@
-"""The live model: a translator's model in a browser, without a server.
+"""The live model: a translator's model on a page that needs no server, no network.
 
-`engine` is the forward pass in JavaScript, `describe` the data that it runs. Both need
+`page` makes one self-contained file, `script` what a page of the book loads when its
+reader comes to it, `still` the picture that stands there until then. All of it needs
 no more than the package does.
 """
 
+import html
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bookkit.live.model import LIMIT, Explorable, describe, describe_model
+from bookkit.live.still import Still, still
+from transformer.checkpoint import write_atomically
 
-__all__ = ["LIMIT", "Explorable", "describe", "describe_model", "engine"]
+__all__ = [
+    "LIMIT",
+    "LiveModel",
+    "Still",
+    "describe",
+    "describe_model",
+    "engine",
+    "explore",
+    "page",
+    "script",
+    "still",
+]
 
 _FOLDER = Path(__file__).parent
 
 
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _script_safe(data: Any) -> str:
+    """Data as a script may hold it: no text can end the script."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return (
+        text.replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
 def engine() -> str:
     """The forward pass in JavaScript: it defines one constant, `engine`."""
-    return (_FOLDER / "engine.js").read_text(encoding="utf-8")
+    return _read("engine.js")
+
+
+def script(model: Explorable, name: str, links: str | None = None) -> str:
+    """All that a page of the book loads: engine, view, style, and a model's data.
+
+    It fills every element whose `data-live` is `name`. `links` is the folder of the
+    chapters, as an address; without it they are named, not linked.
+    """
+    return _script(describe(model), name, links)
+
+
+def _script(data: dict[str, Any], name: str, links: str | None) -> str:
+    style = _read("still.css") + _read("page.css")
+    return (
+        '(() => {\n"use strict";\n'
+        f"{engine()}{_read('page.js')}"
+        f"const style = {_script_safe(style)};\n"
+        f"const data = {_script_safe({**data, 'links': links})};\n"
+        f"start({_script_safe(name)}, data, style);\n"
+        "})();\n"
+    )
+
+
+def page(
+    model: Explorable,
+    sentences: Sequence[str] | None = None,
+    title: str | None = None,
+    links: str | None = None,
+) -> str:
+    """One HTML file: the model, and what shows it. It opens from a disk.
+
+    `sentences` are offered to try (up to 60 of them are in the page), and half
+    precision must keep the words of their translations; without them they are those of
+    the phrasebook's grammar, or of a run's validation set.
+
+    Raises:
+        ValueError: for a model that is too large or not the book's, a tokenizer that is
+            not the book's, or a file that `Translator.load` refuses.
+    """
+    data = describe(model, sentences, title)
+    picture = still(model, data["examples"][0], "still")
+    style = _read("standalone.css") + _read("still.css")
+    name = html.escape(data["title"])
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{name}</h1>\n"
+        f'<div class="live" data-live="model">\n{picture.html}\n</div>\n'
+        f"</main>\n<script>\n{_script(data, 'model', links)}</script>\n"
+        "</body>\n</html>\n"
+    )
+
+
+class LiveModel:
+    """A live model in a notebook's output, or a file: `save` writes it."""
+
+    def __init__(
+        self, model: Explorable, sentences: Sequence[str] | None = None
+    ) -> None:
+        self.page = page(model, sentences)
+
+    def __repr__(self) -> str:
+        return f"LiveModel({len(self.page.encode()) / 1e6:.1f} MB)"
+
+    def _repr_html_(self) -> str:
+        return (
+            '<iframe title="The live model" style="width: 100%; height: 52rem; '
+            f'border: 0" srcdoc="{html.escape(self.page)}"></iframe>'
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML file, whole or not at all."""
+        write_atomically(Path(path), self.page.encode())
+
+
+def explore(model: Explorable, sentences: Sequence[str] | None = None) -> LiveModel:
+    """Show a live model: a translator, its file, a run's folder, or a model alone.
+
+    Raises:
+        ValueError: for what `page` refuses.
+    """
+    return LiveModel(model, sentences)

@@ -137,7 +137,7 @@ def _any_sentence(translator: Translator) -> str:
 
 
 def describe_model(
-    model: nn.Module, sources: Sequence[Sequence[int]]
+    model: nn.Module, sources: Sequence[Sequence[int]] = ()
 ) -> dict[str, Any]:
     """A model's config and weights; half precision if it changes no word of `sources`.
 

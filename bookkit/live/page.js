@@ -1,0 +1,817 @@
+// The view of the live model. What a reader types reaches the page in text nodes alone.
+
+// Elements
+
+function make(space, tag, attributes, children) {
+  const element = document.createElementNS(`http://www.w3.org/${space}`, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  return element;
+}
+
+const h = (tag, attributes = {}, ...children) => make("1999/xhtml", tag, attributes, children);
+const s = (tag, attributes = {}, ...children) => make("2000/svg", tag, attributes, children);
+
+const number = (value, digits = 2) => (Object.is(Math.round(value * 10 ** digits), -0) ? 0 : value).toFixed(digits).replace("-", "−");
+const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "< 0.1%");
+const length = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
+const largest = (...vectors) => vectors.reduce((most, values) => values.reduce((m, v) => Math.max(m, Math.abs(v)), most), 1e-9);
+const quoted = (text) => `“${text}”`;
+const quiet = matchMedia("(prefers-reduced-motion: reduce)");
+
+// A vector as bars up and down from a middle line.
+function strip(values, label, { colour = "ink", scale = largest(values), from = 0, to = values.length, numbers = false } = {}) {
+  const bars = (first, last) => Array.from(values.slice(first, last), (value, i) =>
+    `M${first + i + 0.1} 1V${(1 - value / scale).toFixed(3)}h.8V1z`).join("");
+  const low = Math.min(...values), high = Math.max(...values), size = number(length(values));
+  return h("figure", { class: `live-strip live-${colour}` },
+    h("figcaption", {}, h("span", {}, label), h("small", {}, `length ${size}`)),
+    s("svg", { viewBox: `0 0 ${values.length} 2`, preserveAspectRatio: "none", role: "img",
+      "aria-label": `${label}: ${values.length} numbers from ${number(low)} to ${number(high)}, length ${size}` },
+      s("path", { class: "live-dim", d: bars(0, from) + bars(to, values.length) }),
+      s("path", { d: bars(from, to) }),
+      s("path", { class: "live-middle", d: `M0 1H${values.length}`, "vector-effect": "non-scaling-stroke" })),
+    numbers && h("p", { class: "live-numbers" }, Array.from(values, (value) => number(value)).join("  ")));
+}
+
+// Attention weights as squares; `on` is the row in hand.
+function heat(weights, on) {
+  const side = 8, canvas = h("canvas", { width: weights.cols * side, height: weights.rows * side, "aria-hidden": "true" });
+  const pen = canvas.getContext("2d");
+  for (let i = 0; i < weights.rows; i++)
+    for (let j = 0; j < weights.cols; j++) {
+      const weight = weights.data[i * weights.cols + j];
+      if (weight === 0) continue;
+      pen.fillStyle = `rgba(217, 142, 0, ${0.06 + 0.94 * weight})`;
+      pen.fillRect(j * side, i * side, side - 1, side - 1);
+    }
+  pen.strokeStyle = "#7d7d7d";
+  pen.lineWidth = 1.5;
+  if (weights.rows > 1) pen.strokeRect(0.75, on * side - 0.25, weights.cols * side - 1.5, side - 0.5);
+  return canvas;
+}
+
+// The parts of a model, from the first to the last that data passes.
+
+function partsOf({ config }) {
+  const parts = [{ at: "source", side: "e", kind: "embedding", name: "Embedding + positions" }];
+  const layers = (side, count, kinds) => {
+    for (let layer = 1; layer <= count; layer++)
+      kinds.forEach((kind, n) => parts.push({
+        at: `${side}${layer}.${kind}`, side, layer, n, kind: kind === "ff" ? "ff" : "attention",
+        name: { self: side === "d" ? "Masked self-attention" : "Self-attention", cross: "Cross-attention", ff: "Feed-forward" }[kind],
+      }));
+    if (config.norm_first) parts.push({ at: `${side}.norm`, side, kind: "norm", name: "Last norm" });
+  };
+  layers("e", config.num_encoder_layers, ["self", "ff"]);
+  parts.push({ at: "target", side: "d", kind: "embedding", name: "Embedding + positions" });
+  layers("d", config.num_decoder_layers, ["self", "cross", "ff"]);
+  parts.push({ at: "output", side: "d", kind: "output", name: "Output: the next word" });
+  return parts;
+}
+
+const EXPLAIN = {
+  source: ["A token’s id picks a row of a learned table, which is multiplied by √d_model. Sines and cosines of its position are added.", [2, 6]],
+  "e.self": ["Each source token’s query is compared with the keys of all source tokens. The weights that result mix the values.", [4, 5, 7]],
+  "d.self": ["As in the encoder, but a position attends to itself and to earlier ones only: the causal mask.", [8, 9]],
+  "d.cross": ["Queries come from the translation so far, keys and values from the encoder’s output.", [9, 14]],
+  ff: ["Two linear maps with a ReLU between them, the same at every position.", [7]],
+  norm: ["With the norm before each sublayer, the last sum is left unnormalised: one more norm follows.", [7]],
+  output: ["The logit of a token is the dot product of the last vector with that token’s row of the output matrix. A softmax turns logits into probabilities.", [10]],
+  greedy: ["Greedy search takes the most probable token at every step.", [13]],
+  beam: ["Beam search keeps the four likeliest beginnings, and in the end the best of those that are complete.", [13]],
+  sample: ["Sampling draws each token by its probability; a temperature below 1 sharpens the probabilities.", [13]],
+  break: ["Everything here is switched off after training: the other parts never adapted to it. The break-it lab trains models without a part.", [12]],
+};
+EXPLAIN.target = EXPLAIN.source;
+const PAGES = ["", "01-why-attention", "02-embedding", "03-queries-keys-values", "04-attention", "05-multi-head", "06-positional", "07-encoder",
+  "08-masks", "09-decoder", "10-model", "11-data", "12-training", "13-decoding", "14-attention-maps"];
+
+const SWITCHES = [
+  ["scale", "Scores ÷ √d_k", "scores stay as large as they are: the softmax saturates", 4],
+  ["causal", "Causal mask", "earlier positions attend to later ones too", 8],
+  ["positions", "Positions", "embeddings carry no order", 6],
+  ["residual", "Residual connections", "a sublayer’s output replaces its input", 7],
+  ["norm", "Layer norms", "vectors keep the length that they happen to have", 7],
+  ["feed_forward", "Feed-forward", "its output is zero", 7],
+];
+
+const TABS = { answer: "Answer", map: "Map", detail: "Part", number: "Number", break: "Break it" };
+const TOP = 8;
+
+function mount(root, data) {
+  const model = loadModel(data), { config } = model;
+  const source = makeTokenizer(data.source), target = data.target ? makeTokenizer(data.target) : source;
+  const parts = partsOf(model), byPlace = new Map(parts.map((part) => [part.at, part]));
+  const heads = parts.filter((part) => part.kind === "attention").length * config.num_heads;
+  const d_k = config.d_model / config.num_heads;
+  const language = (code) => {
+    try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code) ?? code; } catch { return code; }
+  };
+  const [from, into] = data.languages.map((code) => (code === "ids" ? "Token ids" : code ? language(code) : "Source"));
+
+  // State, and its form in the address
+
+  const atFirst = () => ({
+    sentence: data.examples[0] ?? "", mode: "greedy", temperature: 1, seed: 1, prefix: [], step: 1, at: `d${config.num_decoder_layers}.cross`,
+    head: 1, word: 0, key: null, pads: 0, off: new Set(), edits: new Map(), tab: "answer", numbers: false,
+  });
+
+  function toHash() {
+    const found = new URLSearchParams({ s: state.sentence, t: state.step, at: state.at });
+    if (state.mode !== "greedy") found.set("m", state.mode);
+    if (state.mode === "sample") { found.set("T", state.temperature); found.set("r", state.seed); }
+    if (state.prefix.length) found.set("p", state.prefix.join("."));
+    if (state.head !== 1) found.set("h", state.head);
+    if (state.word) found.set("w", state.word);
+    if (state.key !== null) found.set("k", state.key);
+    if (state.pads) found.set("pads", state.pads);
+    if (state.off.size) found.set("off", [...state.off].join(","));
+    if (state.edits.size) found.set("set", [...state.edits].map(([at, value]) => `${at}:${value}`).join(","));
+    if (state.tab !== "answer") found.set("tab", state.tab);
+    return `#${found}`;
+  }
+
+  const whole = (text, least, most, otherwise) => (/^\d{1,6}$/.test(text ?? "") ? Math.min(most, Math.max(least, Number(text))) : otherwise);
+
+  // What cannot be is passed over: an address may come from anywhere.
+  function fromHash(text) {
+    const found = new URLSearchParams(text.slice(1)), next = atFirst();
+    const place = "(?:" + parts.map((part) => part.at.replace(".", "\\.")).join("|") + ")";
+    const part = new RegExp(`^(?:scale|causal|positions|residual|norm|feed_forward|padding|(?:residual|norm|feed_forward):${place}|head:${place}\\.\\d{1,2})$`);
+    const edit = new RegExp(`^(${place}\\.\\d{1,2}\\.\\d{1,4}\\.\\d{1,4}):(0|1|0?\\.\\d{1,4})$`);
+    if (found.has("s")) next.sentence = found.get("s").slice(0, 2000);
+    if (["beam", "sample"].includes(found.get("m"))) next.mode = found.get("m");
+    const temperature = Number(found.get("T"));
+    if (temperature >= 0.1 && temperature <= 5) next.temperature = temperature;
+    next.seed = whole(found.get("r"), 1, 999999, 1);
+    next.prefix = (found.get("p") ?? "").split(".").filter((id) => /^\d{1,6}$/.test(id)).map(Number)
+      .filter((id) => id < config.target_vocab_size && id !== config.pad_id && id !== config.bos_id);
+    next.step = whole(found.get("t"), 0, config.max_length, 1);
+    if (byPlace.has(found.get("at"))) next.at = found.get("at");
+    next.head = whole(found.get("h"), 1, config.num_heads, 1);
+    next.word = whole(found.get("w"), 0, config.max_length, 0);
+    next.key = whole(found.get("k"), 0, config.target_vocab_size, null);
+    next.pads = whole(found.get("pads"), 0, 3, 0);
+    next.off = new Set((found.get("off") ?? "").split(",").filter((each) => part.test(each)));
+    next.edits = new Map((found.get("set") ?? "").split(",").map((each) => edit.exec(each)).filter(Boolean).map(([, at, value]) => [at, Number(value)]));
+    if (found.get("tab") in TABS) next.tab = found.get("tab");
+    return next;
+  }
+
+  // Computing
+
+  // What was typed as tokens, or a line about what is wrong with it.
+  function read(sentence) {
+    if (!sentence.replace(/\ufeff/g, "").trim()) return { problem: `Type a sentence in ${from}.` };
+    if (sentence.length > 2000) return { problem: `The sentence is too long: ${sentence.length} characters, at most 2000 are read.` };
+    let tokens;
+    try { tokens = source.tokens(sentence); } catch (error) { return { problem: `${error.message[0].toUpperCase()}${error.message.slice(1)}.` }; }
+    if (!tokens.length) return { problem: "There is no word in it." };
+    if (tokens.some((token) => token.id === null)) return { tokens, unknown: true };
+    if (tokens.length + state.pads > config.max_length)
+      return { tokens, problem: `The sentence is too long: ${tokens.length} tokens, at most ${config.max_length} fit.` };
+    return { tokens };
+  }
+
+  const changes = () => state.off.size > 0 || state.edits.size > 0 || state.prefix.length > 0;
+
+  function search(encoded, run, prefix) {
+    const most = room(model, encoded.ids.length);
+    if (state.mode === "beam") return beamSearch(model, encoded, most, 4, 0.6, run, prefix);
+    if (state.mode === "sample") return sample(model, encoded, most, state.temperature, state.seed, run, prefix);
+    return greedySearch(model, encoded, most, run, prefix);
+  }
+
+  let remembered = {};
+  const remember = (name, key, work) => {
+    if (remembered[name]?.key !== key) remembered[name] = { key, value: work() };
+    return remembered[name].value;
+  };
+
+  // All that is shown, of the sentence that was last understood.
+  function compute() {
+    const ids = [...shown.tokens.map((token) => token.id), ...Array(state.pads).fill(config.pad_id)];
+    const run = { off: state.off, edits: state.edits };
+    const how = [ids, state.mode, state.temperature, state.seed].join();
+    const changed = [how, [...state.off], [...state.edits], state.prefix].join(";");
+    const began = performance.now();
+    const plain = remember("plain", how, () => {
+      const encoded = encode(model, ids);
+      return { encoded, answer: search(encoded, WHOLE, []) };
+    });
+    const now = !changes() ? plain : remember("now", changed, () => {
+      const encoded = encode(model, ids, run);
+      return { encoded, answer: search(encoded, run, state.prefix) };
+    });
+    const { tokens, ended } = now.answer;
+    const last = Math.min(tokens.length, config.max_length - 1);
+    const at = Math.min(state.step, last);
+    const inputs = [config.bos_id, ...tokens.slice(0, at)];
+    const trace = remember("trace", [changed, at].join(";"), () => decode(model, now.encoded, inputs, run));
+    const before = !changes() ? trace : remember("before", [how, inputs].join(";"), () => decode(model, plain.encoded, inputs));
+    const milliseconds = performance.now() - began;
+    const masked = (out) => {
+      const logits = row(out.logits, inputs.length - 1).slice();
+      logits[config.pad_id] = logits[config.bos_id] = -Infinity;
+      return logits;
+    };
+    const temperature = state.mode === "sample" ? state.temperature : 1;
+    const ranked = likeliest(masked(trace), TOP, temperature);
+    const wholeLogged = logSoftmax(masked(before).map((value) => value / temperature));
+    const given = [...tokens, ...(ended && last === tokens.length ? [config.eos_id] : [])];
+    return { ids, now, plain, tokens: given, wholeTokens: plain.answer.tokens, at, inputs, trace, ranked, wholeLogged, milliseconds };
+  }
+
+  // What stands at a row or a column of a table of attention weights.
+  const sourceText = (i) => shown.tokens[i]?.text ?? "<pad>";
+  const targetText = (id) => target.piece(id);
+
+  // Everything below draws `state` and what was computed from it.
+
+  const said = h("p", { class: "live-quiet", role: "status" });
+  const input = h("input", {
+    type: "text", class: "live-input", autocomplete: "off", autocapitalize: "off", spellcheck: "false", enterkeyhint: "go",
+    oninput: () => { state = { ...state, sentence: input.value, prefix: [], edits: new Map(), key: null, word: 0 }; understand(); update("answer"); },
+  });
+  const form = h("form", { class: "live-ask", onsubmit: (event) => event.preventDefault() });
+  const chips = h("div", { class: "live-chips" });
+  // Sliders stay while they are dragged; all else is drawn anew.
+  const temperature = h("input", { type: "range", min: "0.1", max: "3", step: "0.1", "data-key": "temperature",
+    oninput: () => set({ temperature: Number(temperature.value) }, "answer")() });
+  const degrees = h("output"), sampling = h("p", { class: "live-sampling" },
+    h("label", {}, "Temperature ", temperature, " ", degrees), h("button", { type: "button", "data-key": "again", onclick: () => set({ seed: state.seed + 1 }, "answer")() }, "Draw again"));
+  const heading = h("div", { class: "live-line" }), spoken = h("p", { class: "live-words" }), remarks = h("div");
+  const answer = h("section", { class: "live-top", "aria-label": "Translation" }, heading, spoken, sampling, remarks);
+  const edited = h("input", { type: "range", min: "0", max: "1", step: "0.01", "data-key": "edit",
+    oninput: () => { state = { ...state, edits: new Map(state.edits).set(edited.name, Number(edited.value)) }; update("answer"); } });
+  const amount = h("output"), unedit = h("button", { type: "button", "data-key": "unedit",
+    onclick: () => { const edits = new Map(state.edits); edits.delete(edited.name); state = { ...state, edits }; update("answer"); } }, "Undo");
+  const editor = h("div", {}, h("p", { class: "live-edit" }, h("label", {}, "Set this weight by hand ", edited, " ", amount), unedit),
+    h("p", { class: "live-note" }, "The other weights of the row share the rest. The sentence is translated again."));
+  const worked = h("div");
+  const panes = Object.fromEntries(Object.keys(TABS).map((name) => [name, h("section", { class: `live-pane live-${name}`, "aria-label": TABS[name] })]));
+  panes.number.append(worked, editor);
+  const tabs = h("div", { class: "live-tabs", role: "group", "aria-label": "What to look at" });
+
+  const button = (key, attributes, ...children) => h("button", { type: "button", "data-key": key, ...attributes }, ...children);
+  const fill = (element, ...children) => element.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  const set = (change, announce) => () => { state = { ...state, ...change }; update(announce); };
+
+  function explain(name, more = []) {
+    const [text, chapters] = EXPLAIN[name];
+    const links = [...chapters, ...more].map((chapter) =>
+      data.links === null || data.links === undefined ? `chapter ${chapter}` : h("a", { href: `${data.links}${PAGES[chapter]}.html` }, `chapter ${chapter}`));
+    return h("p", { class: "live-explain" }, text, " ", h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
+  }
+
+  function drawForm() {
+    form.replaceChildren(
+      h("label", { class: "live-label", for: input.id }, from === "Token ids" ? "Token ids" : `A sentence in ${from}`),
+      h("div", { class: "live-line" }, input,
+        data.sentences.length > 1 && button("surprise", { onclick: surprise }, "Surprise me")),
+      data.examples.length > 1 && h("p", { class: "live-examples" }, "Try: ", data.examples.map((text, i) =>
+        button(`try-${i}`, { onclick: () => ask(text) }, text))));
+  }
+
+  function ask(text) {
+    input.value = text;
+    state = { ...state, sentence: text, prefix: [], edits: new Map(), key: null, word: 0, step: 1 };
+    understand();
+    update("answer");
+  }
+
+  function surprise() {
+    const others = data.sentences.filter((text) => text !== state.sentence);
+    ask(others[Math.floor(Math.random() * others.length)]);
+  }
+
+  // The words that begin like one that is not known, then those that resemble it.
+  function suggestions(token) {
+    const begin = token.text.length > 1 ? (source.words ?? []).filter((word) => word.startsWith(token.text)) : [];
+    return [...new Set([...begin.slice(0, 4), ...token.suggestions])].slice(0, 5);
+  }
+
+  function replaceWord(place, word) {
+    const words = understood.tokens.map((token, i) => (i === place ? word : token.text));
+    ask(words.join(" ").replace(/' /g, "'").replace(/ ,/g, ","));
+    input.focus();
+  }
+
+  function drawChips() {
+    const { tokens = [], problem } = understood;
+    const lines = [];
+    if (understood === shown && tokens.length)
+      lines.push(h("p", { class: "live-tokens" }, tokens.map((token, i) =>
+        button(`word-${i}`, { class: token.text === "<unk>" ? "live-unknown" : null, "aria-pressed": String(i === state.word), title: `id ${token.id}`,
+          onclick: set({ word: i, ...(byPlace.get(state.at).side === "e" ? { key: null } : {}) }, "part") }, token.text)),
+        state.pads > 0 && Array.from({ length: state.pads }, () => h("span", {}, "<pad>"))));
+    const unknown = tokens.filter((token) => token.id === null);
+    if (unknown.length) {
+      const first = tokens.indexOf(unknown[0]), offered = suggestions(unknown[0]);
+      lines.push(h("p", { class: "live-tokens" }, tokens.map((token) => h("span", { class: token.id === null ? "live-unknown" : null }, token.text))));
+      lines.push(h("p", { class: "live-problem" }, `“${unknown[0].text.slice(0, 40)}” is not in the vocabulary`,
+        unknown.length > 1 && `, nor ${unknown.length === 2 ? "is one other word" : `are ${unknown.length - 1} others`}`,
+        offered.length ? ". Words like it: " : `, which has ${source.words.length} words, such as `,
+        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word))));
+    }
+    if (problem) lines.push(h("p", { class: "live-problem" }, problem));
+    const strange = tokens.filter((token) => token.text === "<unk>").length;
+    if (strange) lines.push(h("p", { class: "live-problem" }, `${strange} of the characters ${strange > 1 ? "were" : "was"} in no training sentence: <unk>.`));
+    if ((unknown.length || problem) && shown) lines.push(h("p", { class: "live-still-shown" }, "Below, still: ", quoted(shown.sentence)));
+    chips.replaceChildren(...lines);
+  }
+
+  let playing = 0;
+  function play() {
+    clearTimeout(playing);
+    if (playing) { playing = 0; update(); return; }
+    state.step = 0;
+    const next = () => {
+      if (state.step >= view.tokens.length - 1) { playing = 0; update("step"); return; }
+      state.step++;
+      playing = setTimeout(next, 750);
+      update("step");
+    };
+    playing = setTimeout(next, 750);
+    update("step");
+  }
+
+  function goTo(step) {
+    clearTimeout(playing);
+    playing = 0;
+    state = { ...state, step: Math.max(0, Math.min(view.tokens.length - 1, step)), key: null };
+    update("step");
+  }
+
+  function drawAnswer() {
+    const { tokens, at, wholeTokens, milliseconds } = view;
+    const word = (id, i) => {
+      const logged = i === at ? view.ranked.find((each) => each.id === id) : null;
+      return button(`step-${i}`, {
+        class: [i > at && "live-later", i === state.prefix.length - 1 && "live-forced"].filter(Boolean).join(" ") || null, "aria-pressed": String(i === at), "aria-label": `Token ${i + 1}: ${targetText(id)}`, style: { "--i": i }, onclick: () => goTo(i),
+      }, targetText(id), logged && h("small", { "aria-hidden": "true" }, percent(logged.probability)));
+    };
+    const modes = { greedy: "greedy", beam: "beam 4", sample: "sampling" };
+    fill(heading,
+      h("h2", {}, into === "Token ids" ? "Answer" : into),
+      h("span", { class: "live-modes", role: "group", "aria-label": "Search" }, Object.entries(modes).map(([mode, name]) =>
+        button(`mode-${mode}`, { "aria-pressed": String(state.mode === mode), onclick: set({ mode, prefix: [] }, "answer") }, name))),
+      h("span", { class: "live-steps" },
+        button("back", { "aria-label": "One token back", disabled: at === 0, onclick: () => goTo(at - 1) }, "‹"),
+        h("span", {}, `step ${at + 1} of ${tokens.length}`),
+        button("forth", { "aria-label": "One token on", disabled: at >= tokens.length - 1, onclick: () => goTo(at + 1) }, "›"),
+        !quiet.matches && button("play", { onclick: play }, playing ? "Stop" : "Play")));
+    fill(spoken, tokens.map(word));
+    const chosen = spoken.children[at], left = chosen?.offsetLeft - spoken.offsetLeft;
+    if (chosen && (left < spoken.scrollLeft || left + chosen.offsetWidth > spoken.scrollLeft + spoken.clientWidth))
+      spoken.scrollLeft = left - spoken.clientWidth / 3;
+    sampling.hidden = state.mode !== "sample";
+    temperature.value = state.temperature;
+    degrees.textContent = number(state.temperature, 1);
+    fill(remarks,
+      changes() && h("p", { class: "live-whole" }, h("span", {}, "Whole model: "),
+        wholeTokens.map((id, i) => h("span", { class: id === tokens[i] ? null : "live-differs" }, targetText(id))),
+        h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words" : " other words"),
+        button("reset", { onclick: set({ off: new Set(), edits: new Map(), prefix: [] }, "answer") }, "Undo all changes")),
+      h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
+        h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view")));
+  }
+
+  async function copyLink(link) {
+    try { await navigator.clipboard.writeText(String(new URL(toHash(), location.href))); link.textContent = "Copied"; } catch { link.textContent = "It is in the address bar"; }
+    setTimeout(() => { link.textContent = "Link to this view"; }, 1500);
+  }
+
+  // Which source tokens the token in hand attended to: one head, or the mean of all.
+  function crossWeights() {
+    const part = byPlace.get(state.at), layers = view.trace.layers.map((layer) => layer[1].inner);
+    if (part.at.endsWith(".cross"))
+      return { label: `decoder ${part.layer}, cross-attention, head ${state.head}`, weights: row(layers[part.layer - 1].weights[state.head - 1], view.at) };
+    const all = layers.flatMap((inner) => inner.weights.map((weights) => row(weights, view.at)));
+    return { label: `the mean of all ${all.length} heads of cross-attention`, weights: all[0].map((_, j) => all.reduce((sum, one) => sum + one[j], 0) / all.length) };
+  }
+
+  function drawPair() {
+    const { label, weights } = crossWeights(), height = 34;
+    const rows = Math.max(weights.length, view.tokens.length), high = rows * height;
+    const top = (count) => ((rows - count) * height) / 2 + height / 2;
+    const y = top(view.tokens.length) + view.at * height;
+    const arcs = Array.from(weights, (weight, j) => {
+      const x = top(weights.length) + j * height;
+      return weight >= 0.01 && s("path", { d: `M0 ${x}C50 ${x} 50 ${y} 100 ${y}`, "stroke-width": number(12 * weight, 1) });
+    });
+    return [
+      h("h2", {}, "What the chosen token attended to"),
+      h("div", { class: "live-pair" },
+        h("ol", { "aria-label": "Source" }, Array.from(weights, (weight, j) =>
+          h("li", {}, h("span", {}, sourceText(j)), h("b", { style: { "--w": number(weight, 3) } }, weight >= 0.005 ? number(weight).replace("0.", ".") : "")))),
+        s("svg", { viewBox: `0 0 100 ${high}`, style: { "--rows": rows }, preserveAspectRatio: "none", "aria-hidden": "true" }, arcs),
+        h("ol", { "aria-label": "Translation" }, view.tokens.map((id, i) =>
+          h("li", {}, button(`pair-${i}`, { "aria-pressed": String(i === view.at), class: i > view.at ? "live-later" : null, onclick: () => goTo(i) }, targetText(id)))))),
+      h("p", { class: "live-note" }, `Numbers and widths: weights of ${label}, at the step that outputs `, quoted(targetText(view.tokens[view.at] ?? config.eos_id)), "."),
+    ];
+  }
+
+  function drawNext() {
+    const so_far = view.inputs.slice(1).map(targetText).join(" ");
+    const most = Math.max(...view.ranked.map(({ id, probability }) => Math.max(probability, Math.exp(view.wholeLogged[id]))), 0.01);
+    return [
+      h("h2", {}, "The next token", so_far && [" after ", quoted(so_far)]),
+      h("ol", { class: "live-next" }, view.ranked.map(({ id, probability }) => {
+        const before = Math.exp(view.wholeLogged[id]);
+        return h("li", {}, button(`next-${id}`, { "aria-pressed": String(id === view.tokens[view.at]), onclick: () => force(id),
+          "aria-label": `${targetText(id)}, ${percent(probability)}${changes() ? `, in the whole model ${percent(before)}` : ""}: continue with it` }, targetText(id)),
+          h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${(100 * probability) / most}%` } }),
+            changes() && h("u", { style: { width: `${(100 * before) / most}%` } })),
+          h("b", {}, percent(probability)));
+      })),
+      h("p", { class: "live-note" }, "Choose a token to continue the translation with it.", changes() && " The outline is the whole model.",
+        state.prefix.length > 0 && button("unforce", { onclick: set({ prefix: [] }, "answer") }, "Undo the choice")),
+      explain(state.mode),
+    ];
+  }
+
+  function force(id) {
+    state = { ...state, prefix: [...view.inputs.slice(1), id], key: null };
+    update("answer");
+  }
+
+  // The map
+
+  function recordOf(part) {
+    if (!part.layer) return null;
+    return (part.side === "e" ? view.now.encoded : view.trace).layers[part.layer - 1][part.n];
+  }
+
+  const rowOf = (part) => (part.side === "e" ? Math.min(state.word, view.ids.length - 1) : view.at);
+
+  // The likeliest token if the output layer read this vector. No training asked for it.
+  function probe(vector) {
+    const x = matrix(1, vector.length, vector);
+    const hidden = config.norm_first ? layerNorm(model.decoder.norm, x) : x;
+    return likeliest(linear(model.output, hidden).data, 1)[0];
+  }
+
+  function drawBlock(part) {
+    const record = recordOf(part), inner = record?.inner, at = rowOf(part);
+    const off = state.off;
+    const broken = [...off].some((each) => each.endsWith(`:${part.at}`) || each.startsWith(`head:${part.at}.`));
+    let extra = null;
+    if (part.kind === "attention")
+      extra = h("span", { class: "live-thumbs" }, inner.weights.map((weights, i) =>
+        h("span", { class: [off.has(`head:${part.at}.${i + 1}`) && "live-off", part.at === state.at && i + 1 === state.head && "live-on"].filter(Boolean).join(" ") || null }, heat(weights, part.side === "e" ? at : weights.rows - 1))));
+    if (part.kind === "ff") {
+      const hidden = row(inner.hidden, at);
+      extra = h("small", {}, `${hidden.filter((value) => value > 0).length} of ${hidden.length} units above 0`);
+    }
+    if (part.kind === "embedding")
+      extra = h("small", {}, part.side === "e" ? sourceText(at) : targetText(view.inputs[at]), ` at position ${at}`);
+    if (part.kind === "output") extra = h("small", {}, `${targetText(view.ranked[0].id)} ${percent(view.ranked[0].probability)}`);
+    const after = part.kind === "embedding" ? row((part.side === "e" ? view.now.encoded : view.trace).positioned, at) : record && row(record.x, at);
+    const read_out = part.side === "d" && record && probe(after);
+    const title = part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}, ${part.name}` : `${part.side === "e" ? "Encoder" : "Decoder"}, ${part.name}`;
+    return h("li", { class: `live-block live-kind-${part.kind}`, "data-at": part.at },
+      button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: set({ at: part.at, key: null, tab: "detail" }, "part") },
+        h("span", { class: "live-name" }, part.name, broken && h("em", {}, " changed")), extra),
+      after && h("span", { class: "live-stream", style: { "--norm": Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))) } },
+        h("i", {}), h("small", {}, `|x| ${number(length(after), 1)}`, read_out && [" · probe: ", targetText(read_out.id)])));
+  }
+
+  const stage = h("div", { class: "live-towers" });
+  const wires = s("svg", { class: "live-wires", "aria-hidden": "true" });
+
+  function drawMap() {
+    const tower = (side, name) => {
+      const groups = new Map();
+      for (const part of parts.filter((each) => each.side === side)) {
+        const key = part.layer ?? part.at;
+        groups.set(key, [...(groups.get(key) ?? []), part]);
+      }
+      return h("div", { class: "live-tower", role: "group", "aria-label": name },
+        h("p", { class: "live-tower-name" }, name, side === "e" ? `: ${sourceText(rowOf({ side }))}` : `: step ${view.at + 1}`),
+        [...groups].map(([key, each]) => h("div", { class: typeof key === "number" ? "live-layer" : "live-single" },
+          typeof key === "number" && h("p", { class: "live-layer-name" }, `Layer ${key}`), h("ol", {}, each.map(drawBlock)))));
+    };
+    stage.replaceChildren(tower("e", "Encoder"), tower("d", "Decoder"), wires);
+    panes.map.replaceChildren(h("h2", {}, "The model"), stage,
+      h("p", { class: "live-note" }, "Data flow from bottom to top; each small square table is a head. |x| is the length of the vector in hand after the part, the width of its bar. ",
+        "A probe is the likeliest token if the output layer read that vector: no training asked for it."));
+    requestAnimationFrame(drawWires);
+  }
+
+  // From the encoder's top to each cross-attention.
+  function drawWires() {
+    const box = stage.getBoundingClientRect(), towers = stage.querySelectorAll(".live-tower");
+    if (!box.width || towers.length < 2) return;
+    const [left, right] = [...towers].map((tower) => tower.getBoundingClientRect());
+    const tops = [...towers[0].querySelectorAll(".live-block")].pop().getBoundingClientRect();
+    const x = right.left - box.left - (right.left - left.right) / 2, beside = right.left - left.right > 6 && right.top < left.bottom;
+    wires.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
+    const y = tops.top - box.top - 12, out = (tops.left + tops.right) / 2 - box.left;
+    const ends = [...stage.querySelectorAll('[data-at$=".cross"]')].map((block) => block.getBoundingClientRect());
+    wires.replaceChildren(...(beside ? [
+      s("path", { d: `M${out} ${tops.top - box.top}V${y}H${x}` }),
+      ...ends.map((end) => s("path", { d: `M${x} ${y}V${end.top - box.top + 20}H${end.left - box.left}` })),
+      ...ends.map((end) => s("path", { class: "live-arrow", d: `M${end.left - box.left} ${end.top - box.top + 20}l-7 -4v8z` })),
+    ] : []));
+  }
+
+  // One part
+
+  function toggle(name) {
+    const off = new Set(state.off);
+    if (!off.delete(name)) off.add(name);
+    state = { ...state, off };
+    update("answer");
+  }
+
+  const flip = (name, label, note) => h("label", { class: "live-flip" },
+    h("input", { type: "checkbox", role: "switch", "data-key": `off-${name}`, checked: !state.off.has(name), onchange: () => toggle(name) }), h("span", {}, label, note && h("small", {}, note)));
+
+  const strips = (scale, ...each) => each.filter(Boolean).map(([values, label, colour, options]) => strip(values, label, { colour, scale, numbers: state.numbers, ...options }));
+
+  function drawStream(part, record, at) {
+    const x = row(record.before, at), added = row(record.inner.output, at), sum = row(record.sum, at), after = row(record.x, at);
+    const scale = largest(x, added, sum, after);
+    const normed = config.norm_first ? [row(record.input, at), "the layer norm of it: the sublayer’s input", "ink"] : null;
+    const skipped = state.off.has("residual") || state.off.has(`residual:${part.at}`);
+    return [
+      h("h3", {}, "Residual and norm"),
+      strips(scale, [x, "x, as it came in", "ink"], normed, [added, "the sublayer’s output", "added"],
+        [sum, skipped ? "the output alone: the residual is switched off" : "their sum", "ink"], !config.norm_first && [after, "after the layer norm", "ink"]),
+      part.side === "d" && probeLine(after),
+      h("p", { class: "live-flips" }, flip(`residual:${part.at}`, "residual"), flip(`norm:${part.at}`, "layer norm"), part.kind === "ff" && flip(`feed_forward:${part.at}`, "feed-forward")),
+    ];
+  }
+
+  function probeLine(vector) {
+    const { id, probability } = probe(vector);
+    return h("p", { class: "live-note" }, "Probe: read through the output layer here, the likeliest token is ", quoted(targetText(id)), `, ${percent(probability)}.`);
+  }
+
+  const rowNames = (part, inner) => ({
+    queries: part.side === "e" ? view.ids.map((_, i) => sourceText(i)) : view.inputs.map(targetText),
+    keys: Array.from({ length: inner.keys.rows }, (_, j) => (part.at.endsWith(".self") && part.side === "d" ? targetText(view.inputs[j]) : sourceText(j))),
+  });
+
+  const keyOf = (weights) => (state.key !== null && state.key < weights.length ? state.key : argmax(weights));
+  const attended = (part, i, j) => (part.side === "d" && part.at.endsWith(".self") ? state.off.has("causal") || j <= i : view.ids[j] !== config.pad_id || state.off.has("padding"));
+
+  function choose(part, query, key) {
+    state = { ...state, key, ...(part.side === "e" ? { word: query } : { step: query }) };
+    update("part");
+  }
+
+  // A head's weights as a table of squares; its rows and keys are also reached as buttons.
+  function drawMatrix(part, weights, names, at, key) {
+    const side = weights.cols > 14 ? 18 : weights.cols > 9 ? 24 : 30, left = 12 + 7.5 * Math.max(...names.queries.map((name) => name.length));
+    const top = 14 + 5.4 * Math.max(...names.keys.map((name) => name.length)), width = left + side * weights.cols + top * 0.8;
+    const squares = [];
+    for (let i = 0; i < weights.rows; i++)
+      for (let j = 0; j < weights.cols; j++) {
+        const weight = weights.data[i * weights.cols + j];
+        squares.push(s("rect", { x: left + j * side, y: top + i * side, width: side - 2, height: side - 2, rx: 3, class: weight === 0 ? "live-never" : null,
+          style: { "--w": `${(6 + 94 * weight).toFixed(1)}%` }, onclick: () => choose(part, i, j) }));
+      }
+    return h("div", { class: "live-matrix", "aria-hidden": "true" }, s("svg", { viewBox: `0 0 ${width} ${top + side * weights.rows + 4}`, width, height: top + side * weights.rows + 4 },
+      names.queries.map((name, i) => s("text", { x: left - 8, y: top + (i + 0.5) * side + 3, "text-anchor": "end", class: i === at ? "live-on" : null }, name)),
+      names.keys.map((name, j) => s("text", { transform: `translate(${left + (j + 0.5) * side + 3} ${top - 7}) rotate(-48)`, class: j === key ? "live-on" : null }, name)),
+      squares, s("rect", { class: "live-row", x: left - 3, y: top + at * side - 3, width: side * weights.cols + 4, height: side + 4, rx: 5 }),
+      s("rect", { class: "live-here", x: left + key * side, y: top + at * side, width: side - 2, height: side - 2, rx: 3 })));
+  }
+
+  function drawAttention(part) {
+    const record = recordOf(part), { inner } = record, at = rowOf(part), names = rowNames(part, inner);
+    const query = part.side === "e" ? at : inner.queries.rows - 1;
+    const head = state.head - 1, weights = inner.weights[head], weight = row(weights, query), scores = row(inner.scores[head], query), key = keyOf(weight);
+    const slice = (m, i) => row(m, i).slice(head * d_k, (head + 1) * d_k);
+    const cards = inner.weights.map((each, i) => {
+      const own = row(each, query), best = argmax(own), name = `head:${part.at}.${i + 1}`, gone = state.off.has(name);
+      return h("li", { class: gone ? "live-off" : null },
+        button(`head-${i + 1}`, { "aria-pressed": String(i === head), onclick: set({ head: i + 1, key: null }, "part"),
+          "aria-label": `Head ${i + 1}: most to ${names.keys[best]}, ${number(own[best])}` },
+          heat(each, query), h("span", {}, h("strong", {}, `Head ${i + 1}`), h("small", {}, names.keys[best], " ", number(own[best]).replace("0.", ".")))),
+        flip(name, "on"));
+    });
+    const ranked = Array.from(weight, (value, j) => [value, j]).sort((a, b) => b[0] - a[0]).slice(0, 4).filter(([value]) => value >= 0.02);
+    const mixed = slice(inner.heads, query), vectors = ranked.map(([, j]) => slice(inner.values, j));
+    const scale = largest(mixed, ...vectors), joined = row(inner.heads, query);
+    return [
+      h("h3", {}, `All ${config.num_heads} heads`, h("small", {}, ` at “${names.queries[query]}”`)),
+      h("ul", { class: "live-heads" }, cards),
+      drawMatrix(part, weights, names, query, key),
+      h("h3", {}, `Head ${head + 1}: one row`),
+      h("div", { class: "live-scroll" }, h("table", { class: "live-row-table" },
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key of"), h("th", { scope: "col" }, state.off.has("scale") ? "q · k" : `q · k ÷ √${d_k}`), h("th", { scope: "col" }, "softmax: weight"))),
+        h("tbody", {}, Array.from(weight, (value, j) => {
+          const byHand = state.edits.has(`${part.at}.${head + 1}.${at}.${j}`);
+          return h("tr", { class: j === key ? "live-on" : null }, h("th", { scope: "row" }, button(`key-${j}`, { "aria-pressed": String(j === key), onclick: () => choose(part, at, j) }, names.keys[j])),
+            h("td", {}, attended(part, query, j) ? number(scores[j]) : "masked"),
+            h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * value}%` } })), h("b", {}, number(value, 3), byHand && h("em", {}, " by hand"))));
+        })))),
+      h("h3", {}, "Values, mixed by these weights"),
+      strips(scale, ...ranked.map(([value, j], i) => [vectors[i], [`${number(value)} × value of “${names.keys[j]}”`][0], "v", {}]), [mixed, state.off.has(`head:${part.at}.${head + 1}`) ? "head switched off: zeros" : `their sum: the output of head ${head + 1}`, "mix", {}]),
+      h("h3", {}, "Heads, side by side, through W_O"),
+      strips(null, [joined, `${config.num_heads} × ${d_k} numbers, those of head ${head + 1} dark`, "mix", { scale: largest(joined), from: head * d_k, to: (head + 1) * d_k }],
+        [row(inner.output, query), "times W_O, plus a bias: the sublayer’s output", "added", { scale: largest(row(inner.output, query)) }]),
+      drawStream(part, record, query),
+    ];
+  }
+
+  function drawNumber() {
+    const part = byPlace.get(state.at);
+    editor.hidden = true;
+    if (part.kind === "output") return drawLogit();
+    if (part.kind !== "attention") return [h("h2", {}, "One number"), h("p", { class: "live-note" }, "Choose an attention part, and in it a key: this is where its weight is worked out.")];
+    const { inner } = recordOf(part), at = rowOf(part), names = rowNames(part, inner), query = part.side === "e" ? at : inner.queries.rows - 1;
+    const head = state.head - 1, weight = row(inner.weights[head], query), scores = row(inner.scores[head], query), key = keyOf(weight);
+    const q = row(inner.queries, query).slice(head * d_k, (head + 1) * d_k), k = row(inner.keys, key).slice(head * d_k, (head + 1) * d_k);
+    const product = q.map((value, i) => value * k[i]), sum = product.reduce((total, value) => total + value, 0);
+    const scaled = !state.off.has("scale"), edit = `${part.at}.${head + 1}.${at}.${key}`;
+    const others = scores.reduce((total, value, j) => (attended(part, query, j) ? total + Math.exp(value - scores[key]) : total), 0);
+    edited.name = edit;
+    edited.value = weight[key];
+    amount.textContent = number(weight[key]);
+    unedit.hidden = !state.edits.has(edit);
+    editor.hidden = false;
+    return [
+      h("h2", {}, "One number: the weight of ", quoted(names.keys[key]), " for ", quoted(names.queries[query])),
+      strips(null, [q, `q, the query of “${names.queries[query]}”`, "q", { scale: largest(q, k) }], [k, `k, the key of “${names.keys[key]}”`, "k", { scale: largest(q, k) }], [product, "their products, number by number", "w", {scale: largest(product)}]),
+      drawSum(q, k, product),
+      h("dl", { class: "live-steps-out" },
+        h("dt", {}, "Sum: q · k"), h("dd", {}, number(sum, 3)),
+        scaled && [h("dt", {}, `Divided by √${d_k} = ${number(Math.sqrt(d_k), 3)}`), h("dd", {}, number(sum / Math.sqrt(d_k), 3))],
+        attended(part, query, key)
+          ? [h("dt", {}, "Softmax: e to that, over the sum for all keys"), h("dd", {}, `1 ÷ ${others < 1e4 ? number(others, 3) : others.toExponential(1)} = ${number(1 / others, 3)}`)]
+          : [h("dt", {}, "Masked"), h("dd", {}, "0")],
+        state.edits.has(edit) && [h("dt", {}, "Set by hand"), h("dd", {}, number(weight[key], 3))]),
+    ];
+  }
+
+  function drawSum(a, b, product) {
+    const most = largest(product);
+    return h("ol", { class: "live-sum", "aria-label": "The products, written out" }, Array.from(product, (value, i) =>
+      h("li", { style: { "--p": Math.abs(value) / most } }, `${number(a[i])} × ${number(b[i])} = `, h("b", {}, number(value)))));
+  }
+
+  function drawLogit() {
+    const id = view.ranked[Math.min(state.key ?? 0, view.ranked.length - 1)].id, x = row(view.trace.hidden, view.at), w = row(model.output.weight, id);
+    const product = x.map((value, i) => value * w[i]), sum = product.reduce((total, value) => total + value, 0);
+    return [
+      h("h2", {}, "One number: the logit of ", quoted(targetText(id))),
+      strips(null, [x, "the last vector", "q", { scale: largest(x) }], [w, `the row of “${targetText(id)}” in the output matrix`, "k", { scale: largest(w) }], [product, "their products, number by number", "w", { scale: largest(product) }]),
+      drawSum(x, w, product),
+      h("dl", { class: "live-steps-out" }, h("dt", {}, "Sum: the logit"), h("dd", {}, number(sum, 3)),
+        h("dt", {}, "Softmax over all tokens"), h("dd", {}, percent(likeliest(row(view.trace.logits, view.at), config.target_vocab_size).find((each) => each.id === id).probability))),
+    ];
+  }
+
+  function drawDetail() {
+    const part = byPlace.get(state.at), at = rowOf(part), out = part.side === "e" ? view.now.encoded : view.trace;
+    const crumbs = [h("span", {}, part.side === "e" ? "Encoder" : "Decoder", part.layer ? ` ${part.layer}` : ""), h("span", {}, part.name)];
+    if (part.kind === "attention") {
+      const { inner } = recordOf(part), names = rowNames(part, inner), query = part.side === "e" ? at : inner.queries.rows - 1;
+      const key = keyOf(row(inner.weights[state.head - 1], query));
+      crumbs.push(h("span", {}, `head ${state.head}`), h("span", {}, names.queries[query], " → ", names.keys[key]));
+    } else crumbs.push(h("span", {}, part.side === "e" ? sourceText(at) : targetText(view.inputs[at])));
+    let body = [];
+    if (part.kind === "attention") body = drawAttention(part);
+    if (part.kind === "ff") {
+      const record = recordOf(part), hidden = row(record.inner.hidden, at);
+      body = [h("h3", {}, `${config.d_model} numbers to ${hidden.length}, ReLU, and back`),
+        strips(null, [row(record.input, at), "input", "ink", {scale: largest(row(record.input, at))}], [hidden, `hidden: ${hidden.filter((value) => value > 0).length} of ${hidden.length} are above 0`, "w", { scale: largest(hidden) }],
+          [row(record.inner.output, at), "output", "added", { scale: largest(row(record.inner.output, at)) }]), drawStream(part, record, at)];
+    }
+    if (part.kind === "embedding") {
+      const embedded = row(out.embedding, at), positions = row(out.positioned, at).map((value, i) => value - embedded[i]), scale = largest(row(out.positioned, at), embedded);
+      body = [h("h3", {}, "Which token, and where"), strips(scale, [embedded, `row ${part.side === "e" ? view.ids[at] : view.inputs[at]} of the table × √${config.d_model}`, "k"],
+        [positions, state.off.has("positions") ? "positions are switched off" : `sines and cosines of position ${at}`, "w"], [row(out.positioned, at), "their sum", "ink"])];
+    }
+    if (part.kind === "norm") {
+      const before = row(out.layers.at(-1).at(-1).x, at), after = row(part.side === "e" ? out.memory : out.hidden, at);
+      body = [h("h3", {}, "One more norm"), strips(largest(before, after), [before, "before", "ink"], [after, "after", "ink"])];
+    }
+    if (part.kind === "output")
+      body = [h("h3", {}, `From ${config.d_model} numbers to ${config.target_vocab_size} logits`), strips(null, [row(view.trace.hidden, at), "the decoder’s last vector", "ink", {scale: largest(row(view.trace.hidden, at))}]),
+        h("div", { class: "live-scroll" }, h("table", { class: "live-row-table" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("th", { scope: "col" }, "logit"), h("th", { scope: "col" }, "probability"))),
+          h("tbody", {}, view.ranked.map(({ id, probability }, i) => h("tr", { class: i === (state.key ?? 0) ? "live-on" : null },
+            h("th", { scope: "row" }, button(`logit-${i}`, { "aria-pressed": String(i === (state.key ?? 0)), onclick: set({ key: i }) }, targetText(id))),
+            h("td", {}, number(row(view.trace.logits, view.at)[id])), h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * probability}%` } })), h("b", {}, percent(probability))))))))];
+    const kind = part.kind === "attention" ? `${part.side}.${part.at.split(".")[1]}` : part.kind === "embedding" ? "source" : part.kind;
+    panes.detail.replaceChildren(
+      h("p", { class: "live-crumbs" }, crumbs.flatMap((each, i) => (i ? [h("i", { "aria-hidden": "true" }, "›"), each] : [each])),
+        h("label", { class: "live-flip" }, h("input", { type: "checkbox", "data-key": "numbers", checked: state.numbers, onchange: () => { state = { ...state, numbers: !state.numbers }; update(); } }), h("span", {}, "all numbers"))),
+      h("h2", {}, part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}: ${part.name.toLowerCase()}` : part.name),
+      explain(kind), ...body.flat(Infinity).filter(Boolean));
+  }
+
+  function drawBreak() {
+    const attention = parts.filter((part) => part.kind === "attention");
+    panes.break.replaceChildren(
+      h("h2", {}, "Break it"), explain("break", [14]),
+      h("div", { class: "live-switches" },
+        SWITCHES.map(([name, label, note]) => flip(name, label, `off: ${note}`)),
+        h("label", { class: "live-flip" }, h("input", { type: "checkbox", role: "switch", "data-key": "pads", checked: state.pads > 0, onchange: () => { state = { ...state, pads: state.pads ? 0 : 3 }; understand(); update("answer"); } }),
+          h("span", {}, "Pad the source", h("small", {}, "three <pad> behind the sentence, as in a batch"))),
+        flip("padding", "Padding mask", state.pads ? "off: the padding is attended to" : "off: matters where there is padding")),
+      h("h3", {}, `Heads (${heads})`),
+      h("div", { class: "live-head-grid" }, attention.map((part) => h("fieldset", {}, h("legend", {}, `${part.side === "e" ? "Encoder" : "Decoder"} ${part.layer}, ${part.at.endsWith("cross") ? "cross" : "self"}`),
+        Array.from({ length: config.num_heads }, (_, i) => { const name = `head:${part.at}.${i + 1}`;
+          return button(`grid-${name}`, { "aria-pressed": String(!state.off.has(name)), "aria-label": `Head ${i + 1} of ${part.side === "e" ? "encoder" : "decoder"} ${part.layer}, ${part.at.endsWith("cross") ? "cross" : "self"}: on`, onclick: () => toggle(name) }, String(i + 1)); })))));
+  }
+
+  function drawTabs() {
+    tabs.replaceChildren(...Object.entries(TABS).map(([name, label]) => button(`tab-${name}`, { "aria-pressed": String(state.tab === name), onclick: set({ tab: name }) }, label)));
+    for (const [name, pane] of Object.entries(panes)) pane.classList.toggle("live-chosen", name === state.tab);
+  }
+
+  // From what was typed to what is shown
+
+  let state = location.hash.includes("=") && owner(root) ? fromHash(location.hash) : atFirst();
+  if (owner(root) && new URLSearchParams(location.search).has("s")) state.sentence = new URLSearchParams(location.search).get("s").slice(0, 2000);
+  let understood = {}, shown = null, view = null;
+
+  function understand() {
+    understood = { ...read(state.sentence), sentence: state.sentence };
+    if (!understood.problem && !understood.unknown) shown = understood;
+  }
+
+  function announce(what) {
+    if (!view) return;
+    const words = target.decode(view.tokens), next = targetText(view.tokens[view.at] ?? config.eos_id);
+    if (understood !== shown) said.textContent = understood.problem ?? "A word is not in the vocabulary.";
+    else if (what === "answer") said.textContent = `Translation: ${words}${changes() ? ` Whole model: ${target.decode(view.wholeTokens)}` : ""}`;
+    else if (what === "step") said.textContent = `Step ${view.at + 1}: ${next}.`;
+    else if (what === "part") said.textContent = panes.detail.querySelector(".live-crumbs")?.innerText.replace(/\s*›\s*/g, ", ").replace(/\s+all numbers\s*$/, "") ?? "";
+  }
+
+  function update(what) {
+    const key = root.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    const scrolled = chips.querySelector(".live-tokens")?.scrollLeft ?? 0;
+    drawChips();
+    if (scrolled && chips.querySelector(".live-tokens")) chips.querySelector(".live-tokens").scrollLeft = scrolled;
+    tabs.hidden = answer.hidden = !shown;
+    if (shown) {
+      view = compute();
+      drawAnswer();
+      panes.answer.replaceChildren(h("div", { class: "live-attended" }, drawPair()), h("div", { class: "live-nexts" }, drawNext()));
+      drawMap();
+      drawDetail();
+      fill(worked, drawNumber());
+      drawBreak();
+      drawTabs();
+    }
+    const focused = key && [...root.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);
+    if (focused && focused !== document.activeElement) focused.focus({ preventScroll: true });
+    announce(what);
+    if (what && owner(root)) {
+      try { history.replaceState(null, "", toHash()); } catch { /* a page that is no file has no address */ }
+    }
+    root.dataset.updates = 1 + Number(root.dataset.updates ?? 0);
+  }
+
+  answer.addEventListener("keydown", (event) => {
+    if (!event.target.dataset.key?.startsWith("step-")) return;
+    const to = { ArrowLeft: view.at - 1, ArrowRight: view.at + 1, Home: 0, End: view.tokens.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    goTo(to);
+    root.querySelector(`[data-key="step-${view.at}"]`)?.focus({ preventScroll: true });
+  });
+  addEventListener("hashchange", () => {
+    if (!owner(root) || !location.hash.includes("=") || location.hash === toHash()) return;
+    state = fromHash(location.hash);
+    input.value = state.sentence;
+    understand();
+    update();
+  });
+  new ResizeObserver(drawWires).observe(stage);
+
+  input.id = `live-input-${document.querySelectorAll(".live-input").length}`;
+  input.value = state.sentence;
+  input.dataset.key = "input";
+  drawForm();
+  understand();
+  const size = `${data.parameters.toLocaleString("en")} parameters, ${heads} heads, all in this page`;
+  root.replaceChildren(h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere."),
+    form, chips, answer, tabs, h("div", { class: "live-panes" }, Object.values(panes)), said);
+  update();
+}
+
+// The first live model of a page keeps its state in the address.
+const owner = (root) => document.querySelector("[data-live]") === root;
+
+function start(name, data, style) {
+  if (!document.getElementById("live-style")) document.head.append(h("style", { id: "live-style" }, style));
+  for (const root of document.querySelectorAll(`[data-live="${name}"]:not([data-ready])`)) {
+    root.dataset.ready = "";
+    root.classList.add("live-ready");
+    mount(root, data);
+  }
+}

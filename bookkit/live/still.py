@@ -1,0 +1,131 @@
+"""A sentence, its translation, and what was attended to: a picture without scripts."""
+
+import html
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bookkit.live.model import Explorable, as_translator
+from transformer.decoding.search import greedy_search
+from transformer.maps import attention_maps
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Tokenizer, WordTokenizer
+
+__all__ = ["Still", "still"]
+
+_ROW = 34  # pixels from word to word
+
+
+class Still(NamedTuple):
+    """The picture, and what it shows."""
+
+    html: str
+    source: list[str]
+    target: list[str]
+    weights: Tensor  # (target, source): the mean of all heads of cross-attention
+
+
+def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """The text of each id."""
+    if isinstance(tokenizer, SubwordTokenizer):
+        return [tokenizer._tokenizer.id_to_token(index) for index in ids]
+    assert isinstance(tokenizer, WordTokenizer)
+    return tokenizer.vocabulary.decode(ids)
+
+
+def still(model: Explorable, sentence: str, key: str, chosen: int = 1) -> Still:
+    """A greedy translation, each token with the source tokens that it attended to.
+
+    The weights are the mean of all heads of cross-attention. A reader chooses a token
+    with radio buttons; `key` tells two pictures on a page apart.
+    """
+    translator = as_translator(model)
+    source_ids = translator.encode(sentence)
+    inner = translator.model
+    (found,) = greedy_search(inner, [source_ids], translator._room(source_ids))
+    device = next(inner.parameters()).device
+    inputs = [inner.config.bos_id, *found][: inner.config.max_length]
+    maps = attention_maps(
+        inner,
+        torch.tensor([source_ids], device=device),
+        torch.tensor([inputs], device=device),
+    )
+    weights = maps.cross[0].float().mean(dim=(0, 1)).cpu()
+    source = _pieces(translator.source_tokenizer, source_ids)
+    target = [*_pieces(translator.target_tokenizer, found), "<eos>"][: len(inputs)]
+    chosen = min(chosen, len(target) - 1)
+    return Still(_draw(source, target, weights, key, chosen), source, target, weights)
+
+
+def _draw(
+    source: list[str], target: list[str], weights: Tensor, key: str, chosen: int
+) -> str:
+    rows_high = max(len(source), len(target))
+    high = _ROW * rows_high
+    left, right = ((high - _ROW * len(side)) / 2 for side in (source, target))
+    rules = ", ".join(
+        f'.live-pair:has([id="{key}-{i}"]:checked) .live-on-{i}'
+        for i in range(len(target))
+    )
+    words = "\n".join(
+        f"<li><span>{html.escape(word)}</span>"
+        + "".join(
+            f'<b class="live-on-{i}" style="--w: {weights[i, j]:.3f}">'
+            f"{short(weights[i, j].item())}</b>"
+            for i in range(len(target))
+        )
+        + "</li>"
+        for j, word in enumerate(source)
+    )
+    arcs = "\n".join(
+        f'<g class="live-on-{i}">'
+        + "".join(
+            f'<path d="M0 {left + _ROW * (j + 0.5):g}C50 {left + _ROW * (j + 0.5):g} '
+            f'50 {right + _ROW * (i + 0.5):g} 100 {right + _ROW * (i + 0.5):g}" '
+            f'stroke-width="{12 * weights[i, j]:.1f}"/>'
+            for j in range(len(source))
+            if weights[i, j] >= 0.01
+        )
+        + "</g>"
+        for i in range(len(target))
+    )
+    choices = "\n".join(
+        f'<li><label><input type="radio" name="{key}" id="{key}-{i}"'
+        f"{' checked' if i == chosen else ''}>{html.escape(word)}</label></li>"
+        for i, word in enumerate(target)
+    )
+    head = "".join(f"<th scope=col>{html.escape(word)}</th>" for word in source)
+    rows = "\n".join(
+        f"<tr><th scope=row>{html.escape(word)}</th>"
+        + "".join(f"<td>{weight:.2f}</td>" for weight in row)
+        + "</tr>"
+        for word, row in zip(target, weights.tolist(), strict=True)
+    )
+    table = "All of them as a table"
+    return "\n".join(
+        (
+            '<div class="live-still">',
+            f"<style>{rules} {{ display: inline; }}</style>",
+            '<div class="live-pair" role="group" '
+            'aria-label="A sentence and its translation">',
+            f'<ol aria-label="Source">\n{words}\n</ol>',
+            f'<svg viewBox="0 0 100 {high}" style="--rows: {rows_high}" '
+            f'preserveAspectRatio="none" aria-hidden="true">\n{arcs}\n</svg>',
+            f'<ol aria-label="Translation: choose a token">\n{choices}\n</ol>',
+            "</div>",
+            "<p>Choose a token of the translation: the numbers are its attention to "
+            "each source token, the mean over all heads of cross-attention.</p>",
+            f"<details><summary>{table}</summary>",
+            f'<div class="live-table" tabindex="0" role="group" aria-label="{table}">',
+            f"<table><thead><tr><td></td>{head}</tr></thead>",
+            f"<tbody>\n{rows}\n</tbody></table>",
+            "</div></details>",
+            "</div>",
+        )
+    )
+
+
+def short(weight: float) -> str:
+    """Two decimals; none where there is next to nothing."""
+    return f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else ""

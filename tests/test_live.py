@@ -1,0 +1,655 @@
+"""The live model, driven as a person would: a browser, a keyboard, files on a disk."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+from bookkit import explore
+from bookkit.live import LIMIT, describe, describe_model, page, still
+from tools.browser import find
+from transformer.cli import main
+from transformer.decoding.translator import Translator
+from transformer.model import Transformer, TransformerConfig
+from transformer.text.phrasebook import sample_pairs
+from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Vocabulary, WordTokenizer
+
+pytestmark = pytest.mark.plain  # nothing here is about shapes
+SENTENCE = "Jane visite l'Afrique en septembre"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find(), args=["--no-sandbox"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of the phrasebook's page, as the command writes it."""
+    path = tmp_path_factory.mktemp("live") / "a folder" / "page.html"
+    assert main(["explore", "--out", str(path)]) == 0
+    return path.as_uri()
+
+
+class Reader:
+    """A page, and a person at it. Complaints of the browser fail the test."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("file:", "data:", "blob:"))
+                or self.complaints.append(request.url)
+            ),
+        )
+
+    def open(self, address: str) -> "Reader":
+        self.page.goto("about:blank")
+        self.page.goto(address)
+        return self
+
+    def type(self, sentence: str) -> None:
+        self.input.fill(sentence)
+
+    def press(self, name: str, exact: bool = True) -> None:
+        self.page.get_by_role("button", name=name, exact=exact).first.click()
+
+    def key(self, key: str) -> Locator:
+        return self.page.locator(f'[data-key="{key}"]')
+
+    @property
+    def input(self) -> Locator:
+        return self.page.locator(".live-input")
+
+    @property
+    def words(self) -> list[str]:
+        """The tokens of the answer, without the end."""
+        tokens = self.page.locator(".live-words button").all()
+        texts = [token.evaluate("e => e.firstChild.data") for token in tokens]
+        return [text for text in texts if text != "<eos>"]
+
+    @property
+    def step(self) -> int:
+        chosen = self.page.locator(".live-words button[aria-pressed=true]")
+        return int((chosen.get_attribute("data-key") or "").removeprefix("step-"))
+
+    @property
+    def problem(self) -> str:
+        return " ".join(self.page.locator(".live-problem").all_inner_texts())
+
+    @property
+    def detail(self) -> str:
+        return self.page.locator(".live-detail").inner_text()
+
+    @property
+    def hash(self) -> str:
+        return self.page.evaluate("location.hash")
+
+
+@pytest.fixture
+def reader(chromium: Browser) -> Iterator[Reader]:
+    page = chromium.new_page(viewport={"width": 1200, "height": 900})
+    found = Reader(page)
+    yield found
+    page.close()
+    assert not found.complaints
+
+
+@pytest.fixture
+def phrasebook(reader: Reader, file: str) -> Reader:
+    return reader.open(file)
+
+
+# Typing, stepping
+
+
+def test_what_is_typed_is_translated_as_the_package_does(phrasebook: Reader) -> None:
+    translator = Translator.phrasebook()
+    assert " ".join(phrasebook.words) == "Jane visits Africa in September"
+    for sentence in ("Il a deux chats noirs", "Ma sœur cherche son parapluie bleu."):
+        phrasebook.type(sentence)
+        english = translator.translate(sentence)
+        assert " ".join(phrasebook.words).lower() == english.lower()
+        status = phrasebook.page.locator("[role=status]")
+        expect(status).to_have_text(f"Translation: {english}")
+    sentence = "Le grand chien noir aime le petit chat blanc"
+    phrasebook.type(sentence)
+    for mode, size in (("greedy", 1), ("beam 4", 4)):
+        phrasebook.press(mode)
+        english = translator.translate(sentence, size)
+        assert " ".join(phrasebook.words).lower() == english.lower()
+
+
+def test_the_answer_is_stepped_through_by_mouse_and_keys(phrasebook: Reader) -> None:
+    assert phrasebook.step == 1
+    phrasebook.press("One token on")
+    assert phrasebook.step == 2
+    assert "after “Jane visits”" in phrasebook.page.locator(".live-nexts").inner_text()
+    phrasebook.press("One token back")
+    phrasebook.press("One token back")
+    assert phrasebook.step == 0
+    phrasebook.key("step-0").focus()
+    for key, step in (
+        ("ArrowRight", 1),
+        ("End", 5),
+        ("ArrowRight", 5),
+        ("ArrowLeft", 4),
+        ("Home", 0),
+    ):
+        phrasebook.page.keyboard.press(key)
+        assert phrasebook.step == step
+        focused = phrasebook.page.evaluate("document.activeElement.dataset.key")
+        assert focused == f"step-{step}"
+    expect(phrasebook.page.locator("[role=status]")).to_have_text("Step 1: Jane.")
+    weights = phrasebook.page.locator(".live-pair ol").first.locator("li").first
+    assert "Jane" in weights.inner_text()
+
+
+def test_playing_writes_the_answer_and_reduced_motion_offers_no_play(
+    phrasebook: Reader, chromium: Browser, file: str
+) -> None:
+    phrasebook.type("Tu es fatiguée")
+    phrasebook.press("Play")
+    assert phrasebook.step == 0
+    expect(phrasebook.key("step-1")).to_have_attribute("aria-pressed", "true")
+    phrasebook.press("Stop")
+    still_page = chromium.new_page(reduced_motion="reduce")
+    still_page.goto(file)
+    assert still_page.get_by_role("button", name="Play").count() == 0
+    moving = "document.getAnimations().length"
+    assert still_page.evaluate(moving) == 0
+    still_page.close()
+
+
+# Looking
+
+
+def test_every_part_of_the_map_shows_its_numbers(phrasebook: Reader) -> None:
+    buttons = phrasebook.page.locator(".live-map .live-block > button")
+    names = [each.get_attribute("aria-label") for each in buttons.all()]
+    assert len(names) == 13
+    for index, name in enumerate(names):
+        buttons.nth(index).click()
+        part = phrasebook.page.locator(".live-detail")
+        assert part.locator("h2").inner_text().lower() in (name or "").lower().replace(
+            ", ", ": "
+        ).replace("encoder: ", "").replace("decoder: ", "")
+        strips = part.locator("svg[role=img]")
+        assert strips.count() >= 1
+        for strip in strips.all():
+            assert re.search(
+                r"\d+ numbers from", strip.get_attribute("aria-label") or ""
+            )
+        assert "NaN" not in phrasebook.page.locator(".live").inner_text()
+        assert "undefined" not in phrasebook.page.locator(".live").inner_text()
+
+
+def test_a_weight_is_worked_out_from_its_query_and_key(phrasebook: Reader) -> None:
+    phrasebook.page.locator('[data-key="at-d1.cross"]').click()
+    phrasebook.key("head-3").click()
+    phrasebook.key("key-4").click()
+    text = phrasebook.page.locator(".live-number").inner_text()
+    assert "the weight of “en” for “Jane”" in text
+    products = [
+        float(value.replace("−", "-"))
+        for value in phrasebook.page.locator(".live-sum b").all_inner_texts()
+    ]
+    assert len(products) == 24
+    total, scaled, weight = (
+        float(value.split("= ")[-1].replace("−", "-"))
+        for value in phrasebook.page.locator(".live-steps-out dd").all_inner_texts()
+    )
+    assert sum(products) == pytest.approx(total, abs=0.15)  # of 24 rounded numbers
+    assert scaled == pytest.approx(total / 24**0.5, abs=1e-3)
+    translator = Translator.phrasebook()
+    from transformer.maps import attention_maps
+
+    source = torch.tensor([translator.encode(SENTENCE)])
+    target = torch.tensor([[1, *translator.target_tokenizer.encode("Jane")]])
+    maps = attention_maps(translator.model, source, target)
+    assert weight == pytest.approx(maps.cross[0, 0, 2, 1, 4].item(), abs=2e-3)
+    row = phrasebook.page.locator(".live-row-table tbody tr").nth(4)
+    assert float(row.locator("b").inner_text()) == pytest.approx(weight, abs=1e-3)
+
+
+def test_a_view_is_restored_from_its_address(phrasebook: Reader) -> None:
+    phrasebook.type("Paul vend sa voiture")
+    phrasebook.key("step-2").click()
+    phrasebook.page.locator('[data-key="at-e2.self"]').click()
+    phrasebook.key("word-2").click()
+    phrasebook.key("head-4").click()
+    phrasebook.key("off-positions").uncheck()
+    seen = [phrasebook.detail, phrasebook.words, phrasebook.hash]
+    again = Reader(phrasebook.page.context.browser.new_page())
+    again.open(phrasebook.page.url)
+    assert [again.detail, again.words, again.hash] == seen
+    again.page.close()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "#s=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E&t=99999999&at=e9.self&h=77&k=-1&off=x",
+        "#s=Jane+visite+Paris&t=999&at=d2.cross&h=9&w=31&k=31&p=0.1.999999.5&set=a:b",
+        "#s=Jane&off=head:d2.cross.99,causal,__proto__&set=d2.cross.1.0.0:1",
+        "#%E0%A4%A&s=Jane",
+        "#s=",
+    ],
+)
+def test_no_address_breaks_the_page(reader: Reader, file: str, odd: str) -> None:
+    reader.open(file + odd)
+    reader.type("Jane visite Paris")
+    assert len(reader.words) > 1
+
+
+# Changing
+
+
+def test_a_switch_shows_the_answer_before_and_after(phrasebook: Reader) -> None:
+    for name in ("scale", "causal", "positions", "residual", "norm", "feed_forward"):
+        switch = phrasebook.key(f"off-{name}")
+        switch.uncheck()
+        whole = phrasebook.page.locator(".live-whole").inner_text()
+        assert "Jane" in whole
+        assert "September" in whole
+        same = phrasebook.words == ["Jane", "visits", "Africa", "in", "September"]
+        assert ("the same words" in whole) == same
+        assert f"off={name}" in phrasebook.hash
+        assert phrasebook.page.locator(".live-next u").count() == 8
+        phrasebook.press("Undo all changes")
+        expect(phrasebook.page.locator(".live-whole")).to_have_count(0)
+        expect(switch).to_be_checked()
+    assert phrasebook.words == ["Jane", "visits", "Africa", "in", "September"]
+    phrasebook.key("off-positions").uncheck()
+    assert phrasebook.words != ["Jane", "visits", "Africa", "in", "September"]
+
+
+def test_heads_are_switched_in_their_part_and_in_the_grid(phrasebook: Reader) -> None:
+    name = "head:d2.cross.1"
+    phrasebook.key(f"off-{name}").uncheck()
+    assert "head switched off: zeros" in phrasebook.detail
+    grid = phrasebook.key(f"grid-{name}")
+    expect(grid).to_have_attribute("aria-pressed", "false")
+    assert "changed" in phrasebook.key("at-d2.cross").inner_text()
+    grid.click()
+    assert "zeros" not in phrasebook.detail
+
+
+def test_padding_changes_nothing_until_its_mask_is_off(phrasebook: Reader) -> None:
+    before = phrasebook.page.locator(".live-next").inner_text()
+    phrasebook.key("pads").check()
+    assert phrasebook.page.locator(".live-tokens").inner_text().count("<pad>") == 3
+    assert phrasebook.page.locator(".live-next").inner_text() == before
+    assert phrasebook.page.locator(".live-row-table").inner_text().count("masked") == 3
+    phrasebook.key("off-padding").uncheck()
+    assert phrasebook.page.locator(".live-next").inner_text() != before
+    assert "masked" not in phrasebook.page.locator(".live-row-table").inner_text()
+
+
+def test_an_edited_weight_changes_what_comes_out_and_can_be_undone(
+    phrasebook: Reader,
+) -> None:
+    row = phrasebook.page.locator(".live-row-table tbody tr")
+    for key in range(1, 5):  # all four heads of the last layer look elsewhere
+        phrasebook.key(f"head-{key}").click()
+        phrasebook.key("key-5").click()
+        slider = phrasebook.key("edit")
+        slider.focus()
+        phrasebook.page.keyboard.press("End")
+        assert "1.000 by hand" in row.nth(5).inner_text()
+    assert "0.000" in row.nth(1).inner_text()
+    assert phrasebook.words[1] != "visits"
+    phrasebook.press("Undo all changes")
+    assert phrasebook.words[1] == "visits"
+
+
+def test_a_slider_can_be_dragged(phrasebook: Reader) -> None:
+    phrasebook.key("key-5").click()
+    phrasebook.key("edit").scroll_into_view_if_needed()
+    box = phrasebook.key("edit").bounding_box()
+    mouse, middle = phrasebook.page.mouse, box["y"] + box["height"] / 2
+    mouse.move(box["x"] + 8, middle)
+    mouse.down()
+    for share in (0.3, 0.6, 0.75):
+        mouse.move(box["x"] + share * box["width"], middle)
+    mouse.up()
+    value = float(phrasebook.key("edit").input_value())
+    assert 0.65 < value < 0.85
+    assert f"{value:.3f} by hand" in phrasebook.detail
+
+
+def test_a_token_can_be_forced_and_released(phrasebook: Reader) -> None:
+    other = phrasebook.page.locator(".live-next button").nth(2)
+    token = other.inner_text()
+    other.click()
+    assert phrasebook.words[:2] == ["Jane", token]
+    phrasebook.press("Undo the choice")
+    assert phrasebook.words[1] == "visits"
+
+
+def test_sampling_repeats_by_seed_and_follows_the_temperature(
+    phrasebook: Reader,
+) -> None:
+    phrasebook.press("sampling")
+    seen = set()
+    phrasebook.key("temperature").focus()
+    phrasebook.page.keyboard.press("End")
+    address = phrasebook.page.url
+    for _ in range(4):
+        seen.add(" ".join(phrasebook.words))
+        phrasebook.press("Draw again")
+    assert len(seen) == 4
+    first = Reader(phrasebook.page.context.browser.new_page()).open(address)
+    assert " ".join(first.words) in seen
+    first.page.close()
+    phrasebook.key("temperature").focus()
+    phrasebook.page.keyboard.press("Home")
+    assert phrasebook.words == ["Jane", "visits", "Africa", "in", "September"]
+
+
+# What cannot be translated
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("", "Type a sentence in French."),
+        ("   ", "Type a sentence in French."),
+        (".", "There is no word in it."),
+        ("Jane " * 40, "too long: 40 tokens, at most 32 fit"),
+        ("x" * 5000, "too long: 5000 characters"),
+        ("Jane visite 🦒", "“🦒” is not in the vocabulary, which has 257 words"),
+        ("Джейн едет", "“джейн” is not in the vocabulary, nor is one other word"),
+        ("<img src=x onerror=alert(1)>", "“<img” is not in the vocabulary, nor are"),
+        ("Jane\x07", "A sentence has the control character U+0007."),
+    ],
+)
+def test_what_cannot_be_read_gets_a_line(
+    phrasebook: Reader, typed: str, line: str
+) -> None:
+    phrasebook.page.on("dialog", lambda dialog: phrasebook.complaints.append("dialog"))
+    phrasebook.type(typed)
+    assert line.lower() in phrasebook.problem.lower()
+    assert phrasebook.page.locator("img, .live script").count() == 0
+    still_shown = phrasebook.page.locator(".live-still-shown").inner_text()
+    assert still_shown == f"Below, still: “{SENTENCE}”"
+    assert phrasebook.words[0] == "Jane"
+    phrasebook.type("Jane vend sa voiture")
+    assert phrasebook.problem == ""
+    assert " ".join(phrasebook.words) == "Jane sells her car"
+
+
+def test_an_unknown_word_is_named_and_its_suggestion_taken(phrasebook: Reader) -> None:
+    phrasebook.type("Ma soeur vend l'oiseau")
+    assert "“soeur” is not in the vocabulary. Words like it: sœur" in re.sub(
+        r"\s+", " ", phrasebook.problem
+    )
+    phrasebook.press("sœur")
+    assert phrasebook.problem == ""
+    assert " ".join(phrasebook.words) == "my sister sells the bird"
+    phrasebook.type("Jane visite l'Angl")  # half a word is completed
+    phrasebook.press("Angleterre")
+    assert phrasebook.words[-1] == "England"
+
+
+def test_surprises_are_sentences_that_can_be_read(phrasebook: Reader) -> None:
+    before = phrasebook.input.input_value()
+    phrasebook.press("Surprise me")
+    assert phrasebook.input.input_value() != before
+    assert phrasebook.problem == ""
+
+
+# Any reader, any screen
+
+
+def violations(page: Page) -> list[str]:
+    return [
+        f"{found['id']}: {each['target']} {each['any']}"
+        for found in Axe().run(page).response["violations"]
+        for each in found["nodes"]
+    ]
+
+
+def test_axe_finds_nothing(phrasebook: Reader) -> None:
+    for scheme in ("light", "dark"):
+        phrasebook.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        for place in ("source", "e1.self", "d2.cross", "d1.ff", "output"):
+            phrasebook.key(f"at-{place}").click()
+            phrasebook.key("numbers").check()
+        phrasebook.key("off-positions").uncheck()
+        assert violations(phrasebook.page) == []
+        phrasebook.press("Undo all changes")
+    phrasebook.type("Jane regarde un éléphant")
+    assert violations(phrasebook.page) == []
+
+
+def test_a_phone_shows_one_pane_at_a_time(chromium: Browser, file: str) -> None:
+    page = chromium.new_page(viewport={"width": 400, "height": 800}, has_touch=True)
+    page.goto(file)
+    panes = page.locator(".live-pane:visible")
+    for tab, heading in (
+        ("Answer", "What the chosen token attended to"),
+        ("Map", "The model"),
+        ("Part", "Decoder layer 2"),
+        ("Number", "One number"),
+        ("Break it", "Break it"),
+    ):
+        page.get_by_role("button", name=tab, exact=True).tap()
+        assert panes.count() == 1
+        assert heading in panes.first.inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        small = page.locator(".live button:visible").evaluate_all(
+            "all => all.map(e => [e.innerText, e.getBoundingClientRect()])"
+            ".filter(([, box]) => Math.min(box.width, box.height) < 43)"
+        )
+        assert not small
+        if tab == "Map":
+            page.locator('[data-key="at-e1.ff"]').tap()  # leads to the part
+            assert "Encoder layer 1" in panes.first.inner_text()
+            page.locator('[data-key="tab-map"]').tap()
+            page.locator('[data-key="at-d2.cross"]').tap()
+    page.evaluate("scrollTo(0, 1000)")
+    answer = page.locator(".live-words").bounding_box()
+    assert 0 <= answer["y"] < 10  # in view, whatever is scrolled
+    page.close()
+
+
+def test_without_scripts_there_is_a_picture_and_a_table(
+    chromium: Browser, file: str
+) -> None:
+    page = chromium.new_page(java_script_enabled=False)
+    page.goto(file)
+    assert page.locator("b:visible").all_inner_texts().count(".63") == 1  # of visits
+    page.get_by_text("Africa", exact=True).first.click()
+    seen = {
+        item.locator("span").inner_text(): "".join(
+            item.locator("b:visible").all_inner_texts()
+        )
+        for item in page.locator(".live-pair ol").first.locator("li").all()
+    }
+    shown = still(Translator.phrasebook(), SENTENCE, "key")
+    weights = shown.weights[shown.target.index("Africa")]
+    assert {word: float(text or 0) for word, text in seen.items()} == pytest.approx(
+        dict(zip(shown.source, weights.tolist(), strict=True)), abs=0.0051
+    )
+    page.locator("summary").click()
+    assert page.locator("table tbody tr").count() == 6
+    assert violations_without_scripts(page) == 0
+    page.close()
+
+
+def violations_without_scripts(page: Page) -> int:
+    """What a script cannot look for here: pictures without words."""
+    return page.locator("svg:not([aria-hidden]):not([aria-label])").count()
+
+
+# Other models
+
+
+@pytest.fixture(scope="module")
+def subwords() -> Translator:
+    """A small model with pieces of words, its weights drawn at random."""
+    pairs = sample_pairs(300, 0)
+    sentences = [" ".join(side) for pair in pairs for side in pair]
+    tokenizer = SubwordTokenizer.train(sentences, 200, "raw")
+    torch.manual_seed(3)
+    config = TransformerConfig(
+        200,
+        200,
+        32,
+        4,
+        1,
+        2,
+        40,
+        0.0,
+        norm_first=True,
+        tie_embeddings=True,
+        max_length=48,
+    )
+    return Translator(Transformer(config).eval(), tokenizer, tokenizer)
+
+
+def test_a_model_with_subwords_has_a_page(
+    subwords: Translator, reader: Reader, tmp_path: Path
+) -> None:
+    weights, out = tmp_path / "model.safetensors", tmp_path / "x.html"
+    subwords.save(weights)
+    assert main(["explore", "--weights", str(weights), "--out", str(out)]) == 0
+    reader.open(out.as_uri())
+    odd = "Où est-elle, 🦒?", "<b>été</b> &amp;", "ab"
+    for sentence in ("Jane visite l'Afrique", *odd):
+        reader.type(sentence)
+        tokens = reader.page.locator(".live-tokens button").all_inner_texts()
+        assert tokens == subwords.source_tokenizer.pieces(sentence)
+        assert ("no training sentence" in reader.problem) == ("<unk>" in tokens)
+        ids = subwords.target_tokenizer._tokenizer.token_to_id
+        written = subwords.target_tokenizer.decode([ids(text) for text in reader.words])
+        assert written == subwords.translate(sentence)
+    for index in range(reader.page.locator(".live-block > button").count()):
+        reader.page.locator(".live-block > button").nth(index).click()
+        assert reader.page.locator(".live-detail svg[role=img]").count() >= 1
+    assert reader.page.locator(".live b").count() > 0
+    assert reader.page.locator("img").count() == 0
+
+
+def test_a_model_alone_reads_ids(reader: Reader, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(12, 12, 16, 2, 1, 1, 16, 0.1, max_length=12))
+    live = explore(model)
+    assert model.training
+    assert repr(live) == f"LiveModel({len(live.page.encode()) / 1e6:.1f} MB)"
+    live.save(tmp_path / "ids.html")
+    reader.open((tmp_path / "ids.html").as_uri())
+    reader.type("5 7 4 11")
+    with torch.no_grad():
+        from transformer.decoding.search import greedy_search
+
+        (wanted,) = greedy_search(model, [[5, 7, 4, 11]], 12)
+    assert [int(word) for word in reader.words] == wanted
+    reader.type("5 12")
+    assert "“12” is not in the vocabulary" in reader.problem
+
+
+def test_in_a_notebook_it_is_a_frame_of_its_own(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    output = explore(Translator.phrasebook())._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><p>Out:</p>{output}")
+    page = chromium.new_page()
+    page.goto((tmp_path / "notebook.html").as_uri())
+    frame = page.frame_locator("iframe[title]")
+    frame.locator(".live-input").fill("Jane vend sa voiture")
+    frame.locator('[data-key="step-2"]').click()
+    expect(frame.locator('[data-key="step-2"]')).to_contain_text("her")
+    page.close()
+
+
+def test_words_that_are_markup_stay_words(reader: Reader, tmp_path: Path) -> None:
+    nasty = [
+        "</script><img/src=x/onerror=alert(1)>",
+        "<!--",
+        "a&lt;b",
+        "\u2028x"[1:],
+        "$key",
+    ]
+    tokenizer = WordTokenizer(Vocabulary(nasty))
+    torch.manual_seed(1)
+    model = Transformer(TransformerConfig(8, 8, 8, 2, 1, 1, 8, max_length=8))
+    sentence = "$key x"
+    text = page(
+        Translator(model, tokenizer, tokenizer), sentences=[sentence], title="<i>&"
+    )
+    (tmp_path / "nasty.html").write_text(text, encoding="utf-8")
+    reader.page.on("dialog", lambda dialog: reader.complaints.append("dialog"))
+    reader.open((tmp_path / "nasty.html").as_uri())
+    reader.page.wait_for_selector(".live-words button")
+    assert reader.page.locator("h1").inner_text() == "<i>&"
+    assert reader.page.locator("img, i:not(.live i)").count() == 0
+    assert "innerHTML" not in text
+
+
+def test_what_has_no_page_is_refused_in_one_line(tmp_path: Path, capsys) -> None:
+    with torch.device("meta"):
+        large = Transformer(TransformerConfig.base(20_000, 20_000))
+    with pytest.raises(ValueError, match=r"in a page \d+ MB; the limit is 20,"):
+        describe_model(large)
+    assert LIMIT == 20_000_000
+
+    class Other(WordTokenizer):
+        """Not the book's, but of its kind."""
+
+    model = Transformer(TransformerConfig(5, 5, 8, 2, 1, 1, 8))
+    hooked = Transformer(TransformerConfig(5, 5, 8, 2, 1, 1, 8))
+    hooked.output.register_forward_hook(lambda *args: args[2] * 2)
+    with pytest.raises(ValueError, match="this model computes something else"):
+        describe_model(hooked)
+    special = Transformer(TransformerConfig(5, 5, 8, 2, 1, 1, 8, pad_id=4))
+    with pytest.raises(ValueError, match="pad_id is 4 in the model's config, but 0"):
+        explore(special)
+    model.save(tmp_path / "bare.safetensors")
+    arguments = ["explore", "--weights", str(tmp_path / "bare.safetensors")]
+    assert main([*arguments, "--out", str(tmp_path / "x.html")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "it has a model without its tokenizers" in error
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_half_precision_is_used_where_it_changes_no_word() -> None:
+    translator = Translator.phrasebook()
+    assert describe(translator)["dtype"] == "float16"
+    model = translator.model
+    with torch.no_grad():
+        model.output.weight.mul_(1e6)  # more than half precision can hold
+    assert describe_model(model)["dtype"] == "float32"
+
+
+def test_answers_come_at_once(phrasebook: Reader, record_property) -> None:
+    """Times are reported, and held only to ten times what a reader should wait."""
+    began = time.perf_counter()
+    phrasebook.type("Il a deux chats noirs")
+    seconds = time.perf_counter() - began
+    per_token = phrasebook.page.evaluate(
+        """() => {
+          const tokens = document.querySelectorAll(".live-words button").length;
+          return Number(document.querySelector(".live-made").dataset.ms) / tokens;
+        }"""
+    )
+    print(f"answer after {1000 * seconds:.0f} ms, {per_token:.1f} ms a token")
+    record_property("answer_ms", 1000 * seconds)
+    assert seconds < 3
+    assert per_token < 200
