@@ -539,7 +539,7 @@ def bad_files(tmp_path):
         ("train --out {}/x --text lower", "tok, raw, got 'lower'"),
         ("train --out {}/x --precision fp8", "auto, float32, bf16, got 'fp8'"),
         ("train --out {}/x --epochs 0", "--epochs': expected a whole number"),
-        ("train --out {}/x --learning-rate 0", "learning_rate must be above 0"),
+        ("train --out {}/x --learning-rate 0", "must be a number above 0"),
         ("train --out {}/x --learning-rate inf", "at least 0, got 'inf'"),
         ("train --out {}/x --ema-decay 1", "ema_decay must lie in [0, 1)"),
         ("train --out {}/x --dropout 1.5", "dropout must lie in [0, 1)"),

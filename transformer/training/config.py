@@ -92,7 +92,7 @@ class TrainingConfig:
             value = getattr(self, name)
             number = isinstance(value, int | float)
             if value is not None and not (number and value > 0):
-                raise ValueError(f"{name} must be above 0, got {value!r}")
+                raise ValueError(f"{name} must be a number above 0, got {value!r}")
         if self.learning_rate == math.inf:
             raise ValueError("learning_rate must be finite, got inf")
         share = self.cooldown
