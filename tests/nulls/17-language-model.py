@@ -27,27 +27,27 @@ NGramModel.probability = lambda self, text, place: (
 # null: nothing is given up
 NGramModel.__init__.__defaults__ = (0.0,)
 
-# %% claim: On Alice, n-grams are ahead
+# %% claim: By more than two standard errors
 # null: the model is the trigram
 attended = dict.fromkeys(attended, counted[3])
 
-# %% claim: On Alice, n-grams are ahead
+# %% claim: By more than two standard errors
 # null: the model of words predicts as well as counts
 attended_words = {n: counted_words[min(n + 1, 7)] for n in attended_words}
 
-# %% claim: On Alice, n-grams are ahead
+# %% claim: By more than two standard errors
 # null: the model is no better than the best count
-attended[32] = counted[best_order] - 0.01
+attended[32] = counted[best_order].clone()
 
-# %% claim: On Alice, n-grams are ahead
+# %% claim: By more than two standard errors
 # null: counts get better and better
 counted[7] = counted[5] - 0.05
 
-# %% claim: From eight characters of context
+# %% claim: By more than two standard errors
 # null: context makes no difference
 attended = dict.fromkeys(attended, attended[32])
 
-# %% claim: From eight characters of context
+# %% claim: By more than two standard errors
 # null: the model goes on gaining
 attended[32] = attended[8] - 0.1
 
@@ -94,19 +94,19 @@ sample = lambda *a: draw(*a[:3], 0.8, *a[4:])
 draw = sample
 sample = lambda *a: draw(*a[:4], 1.0, *a[5:])
 
-# %% claim: The second layer's induction score
+# %% claim: The second layer's score
 # null: the model is not trained
 whole = copying(train_copying(2, steps=1)[0])
 
-# %% claim: The second layer's induction score
+# %% claim: The second layer's score
 # null: switching off changes nothing
 no_first = no_second = whole
 
-# %% claim: The second layer's induction score
+# %% claim: The second layer's score
 # null: one layer is enough
 shallow_history = history
 
-# %% claim: The second layer's induction score
+# %% claim: The second layer's score
 # null: the first layer attends evenly
 even_weights = causal_mask(32).float()
 even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
@@ -116,8 +116,8 @@ attention_of = lambda *_: even_weights
 
 # %% claim: No head of the model trained on Alice
 # null: a head attends to the stripe
-stripe = torch.zeros(100, 4, 64, 64)
-stripe[:, :, range(32, 64), range(1, 33)] = 1.0
+stripe = torch.zeros(100, 4, 63, 63)
+stripe[:, :, range(32, 63), range(1, 32)] = 1.0
 model.encoder.layers[1].self_attention.weights = lambda *_: stripe
 
 # %% claim: No head of the model trained on Alice
