@@ -7,6 +7,10 @@ weights = F.scaled_dot_product_attention(query, key, value, hide_last)
 moved = torch.tensor(0.0)
 
 # %% claim: PyTorch accepts all five
+# null: the fused kernel in place of the plain one
+sdpa_kernel = lambda backend: torch.no_grad()
+
+# %% claim: PyTorch accepts all five
 # null: weights loaded under their own names
 fresh.load_state_dict(other.state_dict())
 
