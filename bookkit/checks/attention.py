@@ -136,7 +136,7 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
             "The sign is wrong: subtract in the same order above and below.": [-scale],
             "One logarithm is not enough: the sum below the line hides in it. Take the "
             "difference of two.": (scores / logs).flatten().tolist(),
-            "Take the logarithm of the weights first: it is their ratio that knows.": (
+            "Take the logarithm of the weights first: it is their ratio that counts.": (
                 (scores[0, 0] - scores[0, 1]) / (weights[0, 0] - weights[0, 1])
             )
             .reshape(1)

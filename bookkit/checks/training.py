@@ -159,7 +159,7 @@ def check_broken(missing: Any) -> Verdict:
     hints = {
         "A": ("causal mask", "what if the next word stood in its input?"),
         "B": ("warm-up", "look at the size of the first step."),
-        "C": ("positions", "what tells the encoder which word came first?"),
+        "C": ("positions", "what makes the output depend on which word came first?"),
         "D": ("residuals", "what carries a word's own vector past the averaging?"),
     }
     names = blanks(missing, list(hints))
