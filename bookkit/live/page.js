@@ -102,6 +102,9 @@ const SWITCHES = [
 ];
 
 const TABS = { answer: "Answer", map: "Map", detail: "Part", number: "Number", break: "Break it" };
+const SECTIONS = {
+  answer: ["pair", "next"], map: ["map"], detail: ["heads", "matrix", "row", "values", "join", "ff", "stream"], number: ["number"], break: ["break"],
+};
 const TOP = 8;
 
 function mount(root, data) {
@@ -113,6 +116,10 @@ function mount(root, data) {
   const language = (code) => {
     try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code) ?? code; } catch { return code; }
   };
+  // In a chapter: one view of the model, without its own address.
+  const small = root.dataset.state !== undefined;
+  const shows = (name) => !small || root.dataset.show.split(" ").includes(name);
+  const section = (name, ...children) => (shows(name) ? children : []);
   const [from, into] = data.languages.map((code) => (code === "ids" ? "Token ids" : code ? language(code) : "Source"));
 
   // State, and its form in the address
@@ -257,6 +264,7 @@ function mount(root, data) {
   const worked = h("div");
   const panes = Object.fromEntries(Object.keys(TABS).map((name) => [name, h("section", { class: `live-pane live-${name}`, "aria-label": TABS[name] })]));
   panes.number.append(worked, editor);
+  for (const [name, pane] of Object.entries(panes)) pane.hidden = !SECTIONS[name].some(shows);
   const tabs = h("div", { class: "live-tabs", role: "group", "aria-label": "What to look at" });
 
   const button = (key, attributes, ...children) => h("button", { type: "button", "data-key": key, ...attributes }, ...children);
@@ -267,15 +275,15 @@ function mount(root, data) {
     const [text, chapters] = EXPLAIN[name];
     const links = [...chapters, ...more].map((chapter) =>
       data.links === null || data.links === undefined ? `chapter ${chapter}` : h("a", { href: `${data.links}${PAGES[chapter]}.html` }, `chapter ${chapter}`));
-    return h("p", { class: "live-explain" }, text, " ", h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
+    return h("p", { class: "live-explain" }, text, " ", !small && h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
   }
 
   function drawForm() {
     form.replaceChildren(
       h("label", { class: "live-label", for: input.id }, from === "Token ids" ? "Token ids" : `A sentence in ${from}`),
       h("div", { class: "live-line" }, input,
-        data.sentences.length > 1 && button("surprise", { onclick: surprise }, "Surprise me")),
-      data.examples.length > 1 && h("p", { class: "live-examples" }, "Try: ", data.examples.map((text, i) =>
+        !small && data.sentences.length > 1 && button("surprise", { onclick: surprise }, "Surprise me")),
+      !small && data.examples.length > 1 && h("p", { class: "live-examples" }, "Try: ", data.examples.map((text, i) =>
         button(`try-${i}`, { onclick: () => ask(text) }, text))));
   }
 
@@ -360,7 +368,7 @@ function mount(root, data) {
     const modes = { greedy: "greedy", beam: "beam 4", sample: "sampling" };
     fill(heading,
       h("h2", {}, into === "Token ids" ? "Answer" : into),
-      h("span", { class: "live-modes", role: "group", "aria-label": "Search" }, Object.entries(modes).map(([mode, name]) =>
+      shows("next") && h("span", { class: "live-modes", role: "group", "aria-label": "Search" }, Object.entries(modes).map(([mode, name]) =>
         button(`mode-${mode}`, { "aria-pressed": String(state.mode === mode), onclick: set({ mode, prefix: [] }, "answer") }, name))),
       h("span", { class: "live-steps" },
         button("back", { "aria-label": "One token back", disabled: at === 0, onclick: () => goTo(at - 1) }, "‹"),
@@ -380,7 +388,8 @@ function mount(root, data) {
         h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words" : " other words"),
         button("reset", { onclick: set({ off: new Set(), edits: new Map(), prefix: [] }, "answer") }, "Undo all changes")),
       h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
-        h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view")));
+        small ? h("a", { href: `${root.dataset.page}${toHash()}`, "data-key": "link" }, "Open this view in the whole model")
+          : h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view")));
   }
 
   async function copyLink(link) {
@@ -406,7 +415,7 @@ function mount(root, data) {
       const x = top(weights.length) + j * height;
       return weight >= 0.01 && s("path", { d: `M0 ${x}C50 ${x} 50 ${y} 100 ${y}`, "stroke-width": number(12 * weight, 1) });
     });
-    return [
+    return section("pair",
       h("h2", {}, "What the chosen token attended to"),
       h("div", { class: "live-pair" },
         h("ol", { "aria-label": "Source" }, Array.from(weights, (weight, j) =>
@@ -415,13 +424,13 @@ function mount(root, data) {
         h("ol", { "aria-label": "Translation" }, view.tokens.map((id, i) =>
           h("li", {}, button(`pair-${i}`, { "aria-pressed": String(i === view.at), class: i > view.at ? "live-later" : null, onclick: () => goTo(i) }, targetText(id)))))),
       h("p", { class: "live-note" }, `Numbers and widths: weights of ${label}, at the step that outputs `, quoted(targetText(view.tokens[view.at] ?? config.eos_id)), "."),
-    ];
+    );
   }
 
   function drawNext() {
     const so_far = view.inputs.slice(1).map(targetText).join(" ");
     const most = Math.max(...view.ranked.map(({ id, probability }) => Math.max(probability, Math.exp(view.wholeLogged[id]))), 0.01);
-    return [
+    return section("next",
       h("h2", {}, "The next token", so_far && [" after ", quoted(so_far)]),
       h("ol", { class: "live-next" }, view.ranked.map(({ id, probability }) => {
         const before = Math.exp(view.wholeLogged[id]);
@@ -434,7 +443,7 @@ function mount(root, data) {
       h("p", { class: "live-note" }, "Choose a token to continue the translation with it.", changes() && " The outline is the whole model.",
         state.prefix.length > 0 && button("unforce", { onclick: set({ prefix: [] }, "answer") }, "Undo the choice")),
       explain(state.mode),
-    ];
+    );
   }
 
   function force(id) {
@@ -531,8 +540,8 @@ function mount(root, data) {
     update("answer");
   }
 
-  const flip = (name, label, note) => h("label", { class: "live-flip" },
-    h("input", { type: "checkbox", role: "switch", "data-key": `off-${name}`, checked: !state.off.has(name), onchange: () => toggle(name) }), h("span", {}, label, note && h("small", {}, note)));
+  const flip = (name, label, note, key = `off-${name}`) => h("label", { class: "live-flip" },
+    h("input", { type: "checkbox", role: "switch", "data-key": key, checked: !state.off.has(name), onchange: () => toggle(name) }), h("span", {}, label, note && h("small", {}, note)));
 
   const strips = (scale, ...each) => each.filter(Boolean).map(([values, label, colour, options]) => strip(values, label, { colour, scale, numbers: state.numbers, ...options }));
 
@@ -541,13 +550,13 @@ function mount(root, data) {
     const scale = largest(x, added, sum, after);
     const normed = config.norm_first ? [row(record.input, at), "the layer norm of it: the sublayer’s input", "ink"] : null;
     const skipped = state.off.has("residual") || state.off.has(`residual:${part.at}`);
-    return [
+    return section("stream",
       h("h3", {}, "Residual and norm"),
       strips(scale, [x, "x, as it came in", "ink"], normed, [added, "the sublayer’s output", "added"],
         [sum, skipped ? "the output alone: the residual is switched off" : "their sum", "ink"], !config.norm_first && [after, "after the layer norm", "ink"]),
       part.side === "d" && probeLine(after),
       h("p", { class: "live-flips" }, flip(`residual:${part.at}`, "residual"), flip(`norm:${part.at}`, "layer norm"), part.kind === "ff" && flip(`feed_forward:${part.at}`, "feed-forward")),
-    ];
+    );
   }
 
   function probeLine(vector) {
@@ -603,10 +612,9 @@ function mount(root, data) {
     const mixed = slice(inner.heads, query), vectors = ranked.map(([, j]) => slice(inner.values, j));
     const scale = largest(mixed, ...vectors), joined = row(inner.heads, query);
     return [
-      h("h3", {}, `All ${config.num_heads} heads`, h("small", {}, ` at “${names.queries[query]}”`)),
-      h("ul", { class: "live-heads" }, cards),
-      drawMatrix(part, weights, names, query, key),
-      h("h3", {}, `Head ${head + 1}: one row`),
+      section("heads", h("h3", {}, `All ${config.num_heads} heads`, h("small", {}, ` at “${names.queries[query]}”`)), h("ul", { class: "live-heads" }, cards)),
+      section("matrix", drawMatrix(part, weights, names, query, key)),
+      section("row", h("h3", {}, `Head ${head + 1}: one row`),
       h("div", { class: "live-scroll" }, h("table", { class: "live-row-table" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key of"), h("th", { scope: "col" }, state.off.has("scale") ? "q · k" : `q · k ÷ √${d_k}`), h("th", { scope: "col" }, "softmax: weight"))),
         h("tbody", {}, Array.from(weight, (value, j) => {
@@ -615,11 +623,12 @@ function mount(root, data) {
             h("td", {}, attended(part, query, j) ? number(scores[j]) : "masked"),
             h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * value}%` } })), h("b", {}, number(value, 3), byHand && h("em", {}, " by hand"))));
         })))),
-      h("h3", {}, "Values, mixed by these weights"),
-      strips(scale, ...ranked.map(([value, j], i) => [vectors[i], [`${number(value)} × value of “${names.keys[j]}”`][0], "v", {}]), [mixed, state.off.has(`head:${part.at}.${head + 1}`) ? "head switched off: zeros" : `their sum: the output of head ${head + 1}`, "mix", {}]),
-      h("h3", {}, "Heads, side by side, through W_O"),
+        h("p", { class: "live-flips" }, flip("scale", `÷ √${d_k}, in all heads`, null, "here-scale"), part.side === "d" && part.at.endsWith(".self") && flip("causal", "causal mask, in all layers", null, "here-causal"))),
+      section("values", h("h3", {}, "Values, mixed by these weights"),
+      strips(scale, ...ranked.map(([value, j], i) => [vectors[i], `${number(value)} × value of “${names.keys[j]}”`, "v", {}]), [mixed, state.off.has(`head:${part.at}.${head + 1}`) ? "head switched off: zeros" : `${ranked.length < weight.length ? "with all smaller ones, " : ""}their sum: the output of head ${head + 1}`, "mix", {}])),
+      section("join", h("h3", {}, "Heads, side by side, through W_O"),
       strips(null, [joined, `${config.num_heads} × ${d_k} numbers, those of head ${head + 1} dark`, "mix", { scale: largest(joined), from: head * d_k, to: (head + 1) * d_k }],
-        [row(inner.output, query), "times W_O, plus a bias: the sublayer’s output", "added", { scale: largest(row(inner.output, query)) }]),
+        [row(inner.output, query), "times W_O, plus a bias: the sublayer’s output", "added", { scale: largest(row(inner.output, query)) }])),
       drawStream(part, record, query),
     ];
   }
@@ -684,14 +693,15 @@ function mount(root, data) {
     if (part.kind === "attention") body = drawAttention(part);
     if (part.kind === "ff") {
       const record = recordOf(part), hidden = row(record.inner.hidden, at);
-      body = [h("h3", {}, `${config.d_model} numbers to ${hidden.length}, ReLU, and back`),
+      body = [section("ff", h("h3", {}, `${config.d_model} numbers to ${hidden.length}, ReLU, and back`),
         strips(null, [row(record.input, at), "input", "ink", {scale: largest(row(record.input, at))}], [hidden, `hidden: ${hidden.filter((value) => value > 0).length} of ${hidden.length} are above 0`, "w", { scale: largest(hidden) }],
-          [row(record.inner.output, at), "output", "added", { scale: largest(row(record.inner.output, at)) }]), drawStream(part, record, at)];
+          [row(record.inner.output, at), "output", "added", { scale: largest(row(record.inner.output, at)) }])), drawStream(part, record, at)];
     }
     if (part.kind === "embedding") {
       const embedded = row(out.embedding, at), positions = row(out.positioned, at).map((value, i) => value - embedded[i]), scale = largest(row(out.positioned, at), embedded);
       body = [h("h3", {}, "Which token, and where"), strips(scale, [embedded, `row ${part.side === "e" ? view.ids[at] : view.inputs[at]} of the table × √${config.d_model}`, "k"],
-        [positions, state.off.has("positions") ? "positions are switched off" : `sines and cosines of position ${at}`, "w"], [row(out.positioned, at), "their sum", "ink"])];
+        [positions, state.off.has("positions") ? "positions are switched off" : `sines and cosines of position ${at}`, "w"], [row(out.positioned, at), "their sum", "ink"]),
+        h("p", { class: "live-flips" }, flip("positions", "positions", null, "here-positions"))];
     }
     if (part.kind === "norm") {
       const before = row(out.layers.at(-1).at(-1).x, at), after = row(part.side === "e" ? out.memory : out.hidden, at);
@@ -733,8 +743,9 @@ function mount(root, data) {
 
   // From what was typed to what is shown
 
-  let state = location.hash.includes("=") && owner(root) ? fromHash(location.hash) : atFirst();
-  if (owner(root) && new URLSearchParams(location.search).has("s")) state.sentence = new URLSearchParams(location.search).get("s").slice(0, 2000);
+  const asked = owner(root) && new URLSearchParams(location.search).get("s"); // by the form on the front page
+  let state = small ? fromHash(`#${root.dataset.state}`) : owner(root) && location.hash.includes("=") ? fromHash(location.hash) : atFirst();
+  if (asked && !location.hash.includes("=")) state.sentence = asked.slice(0, 2000);
   let understood = {}, shown = null, view = null;
 
   function understand() {
@@ -756,16 +767,17 @@ function mount(root, data) {
     const scrolled = chips.querySelector(".live-tokens")?.scrollLeft ?? 0;
     drawChips();
     if (scrolled && chips.querySelector(".live-tokens")) chips.querySelector(".live-tokens").scrollLeft = scrolled;
-    tabs.hidden = answer.hidden = !shown;
+    answer.hidden = !shown;
+    tabs.hidden = small || !shown;
     if (shown) {
       view = compute();
       drawAnswer();
-      panes.answer.replaceChildren(h("div", { class: "live-attended" }, drawPair()), h("div", { class: "live-nexts" }, drawNext()));
-      drawMap();
-      drawDetail();
-      fill(worked, drawNumber());
-      drawBreak();
-      drawTabs();
+      if (!panes.answer.hidden) panes.answer.replaceChildren(h("div", { class: "live-attended" }, drawPair()), h("div", { class: "live-nexts" }, drawNext()));
+      if (!panes.map.hidden) drawMap();
+      if (!panes.detail.hidden) drawDetail();
+      if (!panes.number.hidden) fill(worked, drawNumber());
+      if (!panes.break.hidden) drawBreak();
+      if (!small) drawTabs();
     }
     const focused = key && [...root.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);
     if (focused && focused !== document.activeElement) focused.focus({ preventScroll: true });
@@ -790,6 +802,7 @@ function mount(root, data) {
     input.value = state.sentence;
     understand();
     update();
+    root.scrollIntoView();
   });
   new ResizeObserver(drawWires).observe(stage);
 
@@ -799,13 +812,13 @@ function mount(root, data) {
   drawForm();
   understand();
   const size = `${data.parameters.toLocaleString("en")} parameters, ${heads} heads, all in this page`;
-  root.replaceChildren(h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere."),
+  root.replaceChildren(small ? "" : h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere."),
     form, chips, answer, tabs, h("div", { class: "live-panes" }, Object.values(panes)), said);
   update();
 }
 
-// The first live model of a page keeps its state in the address.
-const owner = (root) => document.querySelector("[data-live]") === root;
+// The first whole model of a page keeps its state in the address.
+const owner = (root) => document.querySelector("[data-live]:not([data-state])") === root;
 
 function start(name, data, style) {
   if (!document.getElementById("live-style")) document.head.append(h("style", { id: "live-style" }, style));

@@ -1,0 +1,145 @@
+"""`{live}`: the phrasebook's model on a page; `{livehero}`: the way to it.
+
+With `:state:` and `:show:` it is one view of the model, such as a chapter needs: the
+state as the model's page writes it into its address, the sections by their names in
+`page.js`. All stand as a picture, made at build time by the model itself. The model,
+its weights and what shows them are one script beside the pages,
+`_static/live/phrasebook.js`, which is written at build time too, and which a page asks
+for when its reader comes to it.
+"""
+
+import html
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+NAME = "phrasebook"
+SCRIPT = f"_static/live/{NAME}.js"
+PAGE = "book/explore.html"
+SENTENCE = "Jane visite l'Afrique en septembre"
+LOADER = """<script>{
+const place = document.currentScript, model = place.previousElementSibling;
+const load = () => {
+  const script = document.createElement("script");
+  script.src = "%s";
+  document.head.append(script);
+};
+new IntersectionObserver((seen, observer) => {
+  if (!seen.some((each) => each.isIntersecting)) return;
+  observer.disconnect();
+  if (!("ready" in model.dataset)) load();
+}, { rootMargin: "200px" }).observe(model);
+}</script>"""
+
+
+@cache
+def translator() -> Any:
+    """The translator that ships with the package."""
+    from transformer.decoding.translator import Translator
+
+    return Translator.phrasebook()
+
+
+def folder() -> Path:
+    """Where the live model's parts are."""
+    import bookkit.live
+
+    return Path(bookkit.live.__file__).parent
+
+
+def sections() -> set[str]:
+    """The names of what a view can show."""
+    script = (folder() / "page.js").read_text("utf-8")
+    (found,) = re.findall(r"const SECTIONS = \{(.+?)\};", script, re.DOTALL)
+    return set(re.findall(r'"(\w+)"', found))
+
+
+class Live(SphinxDirective):
+    """The live model, which its script fills; until then a picture and a table."""
+
+    option_spec: ClassVar[dict[str, Any]] = {
+        "state": directives.unchanged_required,
+        "show": directives.unchanged_required,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Make the picture, and what loads the rest."""
+        up = "../" * self.env.docname.count("/")
+        attributes = {"class": "live", "data-live": NAME}
+        sentence = SENTENCE
+        if "state" in self.options:
+            if unknown := {*self.options["show"].split()} - sections():
+                raise self.error(f"no section is called {', '.join(sorted(unknown))}")
+            sentence = parse_qs(self.options["state"])["s"][0]
+            attributes["class"] += " live-small"
+            attributes["data-state"] = self.options["state"]
+            attributes["data-show"] = self.options["show"]
+            attributes["data-page"] = f"{up}{PAGE}"
+        opening = " ".join(f'{k}="{html.escape(v)}"' for k, v in attributes.items())
+        text = f"<div {opening}>\n{self.still(sentence)}\n</div>"
+        return [nodes.raw("", text + "\n" + LOADER % f"{up}{SCRIPT}", format="html")]
+
+    def still(self, sentence: str) -> str:
+        """A translation with what each token attended to, and its style."""
+        from bookkit.live import still
+
+        for path in folder().iterdir():
+            self.env.note_dependency(str(path))
+        key = f"live-{self.env.new_serialno('live')}"
+        style = (folder() / "still.css").read_text("utf-8")
+        picture = still(translator(), sentence, key).html
+        return f"<style>{style}</style>\n{picture}"
+
+
+class LiveHero(Live):
+    """A sentence to change, its translation as a picture, and the way to the model."""
+
+    option_spec: ClassVar[dict[str, Any]] = {}
+
+    def run(self) -> list[nodes.Node]:
+        """Make the picture, and a form that opens the page with what was typed."""
+        from transformer.maps import all_heads
+
+        model = translator().model
+        size = sum(weight.numel() for weight in model.parameters())
+        up = "../" * self.env.docname.count("/")
+        lines = (
+            '<div class="live live-hero">',
+            '<p class="live-hero-title">Type French. Watch a Transformer answer.</p>',
+            f'<form action="{up}{PAGE}" method="get">',
+            '<label for="live-hero">A sentence in French</label>',
+            f'<span><input id="live-hero" name="s" value="{html.escape(SENTENCE)}" '
+            'autocomplete="off" spellcheck="false"> '
+            "<button>Open the whole model</button></span>",
+            "</form>",
+            self.still(SENTENCE),
+            f"<p>{size:,} parameters and {len(all_heads(model))} heads, in one page, "
+            "each number in view. Nothing is sent anywhere.</p>",
+            "</div>",
+        )
+        return [nodes.raw("", "\n".join(lines), format="html")]
+
+
+def write_script(app: Sphinx, failure: Exception | None) -> None:
+    """Lay the model beside the pages."""
+    if failure is None and app.builder.format == "html":
+        from bookkit.live import script
+
+        path = Path(app.outdir) / SCRIPT
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(script(translator(), NAME, links=""), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directives and the script."""
+    app.add_directive("live", Live)
+    app.add_directive("livehero", LiveHero)
+    app.connect("build-finished", write_script)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
