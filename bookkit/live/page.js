@@ -477,7 +477,7 @@ function mount(root, data) {
         h("span", { class: [off.has(`head:${part.at}.${i + 1}`) && "live-off", part.at === state.at && i + 1 === state.head && "live-on"].filter(Boolean).join(" ") || null }, heat(weights, part.side === "e" ? at : weights.rows - 1))));
     if (part.kind === "ff") {
       const hidden = row(inner.hidden, at);
-      extra = h("small", {}, `${hidden.filter((value) => value > 0).length} of ${hidden.length} units above 0`);
+      extra = h("small", {}, `${hidden.filter((value) => value > 0).length} of ${hidden.length} above 0`);
     }
     if (part.kind === "embedding")
       extra = h("small", {}, part.side === "e" ? sourceText(at) : targetText(view.inputs[at]), ` at position ${at}`);
@@ -489,7 +489,7 @@ function mount(root, data) {
       button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: set({ at: part.at, key: null, tab: "detail" }, "part") },
         h("span", { class: "live-name" }, part.name, broken && h("em", {}, " changed")), extra),
       after && h("span", { class: "live-stream", style: { "--norm": Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))) } },
-        h("i", {}), h("small", {}, `|x| ${number(length(after), 1)}`, read_out && [" · probe: ", targetText(read_out.id)])));
+        h("i", {}), h("small", {}, number(length(after), 1), read_out && [" · probe: ", targetText(read_out.id)])));
   }
 
   const stage = h("div", { class: "live-towers" });
@@ -509,7 +509,7 @@ function mount(root, data) {
     };
     stage.replaceChildren(tower("e", "Encoder"), tower("d", "Decoder"), wires);
     panes.map.replaceChildren(h("h2", {}, "The model"), stage,
-      h("p", { class: "live-note" }, "Data flow from bottom to top; each small square table is a head. |x| is the length of the vector in hand after the part, the width of its bar. ",
+      h("p", { class: "live-note" }, "Data flow from bottom to top; each small table is a head. The bar and the number after a part are the length of the vector in hand. ",
         "A probe is the likeliest token if the output layer read that vector: no training asked for it."));
     requestAnimationFrame(drawWires);
   }
