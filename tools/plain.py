@@ -33,6 +33,10 @@ BLOCK = re.compile(
 )
 SHEET = '<svg color="#000" ', '><rect width="100%" height="100%" fill="#fff"/>'
 OPTION = re.compile(r"^:(\w+):[ ]*(.*)\n", re.MULTILINE)
+LIVE = (
+    "(On the book's page the model runs here. In a notebook, "
+    "`bookkit.explore(Translator.phrasebook())` shows the whole of it.)"
+)
 
 
 class Book:
@@ -155,6 +159,8 @@ class Words:
                 alt = options.get("alt", "")
                 below = self.caption(options["name"], body)
                 return f"![{alt}](attachment:{path.name})\n\n{below}"
+            case "live":
+                body += f" {LIVE}"
         stop = "" if title[-1:] in "?!." else "."
         text = f"**{title}{stop}** {body}"
         return "\n".join(f"> {line}" for line in text.splitlines())

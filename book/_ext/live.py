@@ -1,8 +1,8 @@
 """`{live}`: the phrasebook's model on a page; `{livehero}`: the way to it.
 
-With `:state:` and `:show:` it is one view of the model, such as a chapter needs: the
-state as the model's page writes it into its address, the sections by their names in
-`page.js`. All stand as a picture, made at build time by the model itself. The model,
+With a title, `:state:` and `:show:` it is one view of the model, such as a chapter
+needs: the state as the model's page writes it into its address, the sections by their
+names in `page.js`; the text says what to try. All stand as a picture, made at build time by the model itself. The model,
 its weights and what shows them are one script beside the pages,
 `_static/live/phrasebook.js`, which is written at build time too, and which a page asks
 for when its reader comes to it.
@@ -64,6 +64,9 @@ def sections() -> set[str]:
 class Live(SphinxDirective):
     """The live model, which its script fills; until then a picture and a table."""
 
+    optional_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
     option_spec: ClassVar[dict[str, Any]] = {
         "state": directives.unchanged_required,
         "show": directives.unchanged_required,
@@ -71,20 +74,36 @@ class Live(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Make the picture, and what loads the rest."""
-        up = "../" * self.env.docname.count("/")
-        attributes = {"class": "live", "data-live": NAME}
-        sentence = SENTENCE
-        if "state" in self.options:
-            if unknown := {*self.options["show"].split()} - sections():
-                raise self.error(f"no section is called {', '.join(sorted(unknown))}")
-            sentence = parse_qs(self.options["state"])["s"][0]
-            attributes["class"] += " live-small"
-            attributes["data-state"] = self.options["state"]
-            attributes["data-show"] = self.options["show"]
-            attributes["data-page"] = f"{up}{PAGE}"
+        if not self.arguments:
+            return [self.model(SENTENCE, {"class": "live"})]
+        if unknown := {*self.options["show"].split()} - sections():
+            raise self.error(f"no section is called {', '.join(sorted(unknown))}")
+        place = nodes.container(classes=["live-place"])
+        title = nodes.paragraph("", "", nodes.strong("", self.arguments[0]))
+        attributes = {
+            "class": "live live-small",
+            "role": "group",
+            "aria-label": self.arguments[0],
+            "data-state": self.options["state"],
+            "data-show": self.options["show"],
+            "data-page": f"{self.up}{PAGE}",
+        }
+        sentence = parse_qs(self.options["state"])["s"][0]
+        place += [title, *self.parse_content_to_nodes()]
+        place += self.model(sentence, attributes)
+        return [place]
+
+    @property
+    def up(self) -> str:
+        """The way from this page to the top of the site."""
+        return "../" * self.env.docname.count("/")
+
+    def model(self, sentence: str, attributes: dict[str, str]) -> nodes.raw:
+        """The place that a script fills, and what asks for the script."""
+        attributes["data-live"] = NAME
         opening = " ".join(f'{k}="{html.escape(v)}"' for k, v in attributes.items())
-        text = f"<div {opening}>\n{self.still(sentence)}\n</div>"
-        return [nodes.raw("", text + "\n" + LOADER % f"{up}{SCRIPT}", format="html")]
+        text = f"<div {opening}>\n{self.still(sentence)}\n</div>\n"
+        return nodes.raw("", text + LOADER % f"{self.up}{SCRIPT}", format="html")
 
     def still(self, sentence: str) -> str:
         """A translation with what each token attended to, and its style."""
@@ -101,6 +120,8 @@ class Live(SphinxDirective):
 class LiveHero(Live):
     """A sentence to change, its translation as a picture, and the way to the model."""
 
+    optional_arguments = 0
+    has_content = False
     option_spec: ClassVar[dict[str, Any]] = {}
 
     def run(self) -> list[nodes.Node]:
@@ -109,11 +130,10 @@ class LiveHero(Live):
 
         model = translator().model
         size = sum(weight.numel() for weight in model.parameters())
-        up = "../" * self.env.docname.count("/")
         lines = (
             '<div class="live live-hero">',
             '<p class="live-hero-title">Type French. Watch a Transformer answer.</p>',
-            f'<form action="{up}{PAGE}" method="get">',
+            f'<form action="{self.up}{PAGE}" method="get">',
             '<label for="live-hero">A sentence in French</label>',
             f'<span><input id="live-hero" name="s" value="{html.escape(SENTENCE)}" '
             'autocomplete="off" spellcheck="false"> '
