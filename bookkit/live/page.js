@@ -272,15 +272,16 @@ function mount(root, data) {
   const set = (change, announce) => () => { state = { ...state, ...change }; update(announce); };
 
   function explain(name, more = []) {
+    if (small) return null; // the page around it does
     const [text, chapters] = EXPLAIN[name];
     const links = [...chapters, ...more].map((chapter) =>
       data.links === null || data.links === undefined ? `chapter ${chapter}` : h("a", { href: `${data.links}${PAGES[chapter]}.html` }, `chapter ${chapter}`));
-    return h("p", { class: "live-explain" }, text, " ", !small && h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
+    return h("p", { class: "live-explain" }, text, " ", h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
   }
 
   function drawForm() {
-    form.replaceChildren(
-      h("label", { class: "live-label", for: input.id }, from === "Token ids" ? "Token ids" : `A sentence in ${from}`),
+    fill(form,
+      h("label", { class: small ? "live-quiet" : "live-label", for: input.id }, from === "Token ids" ? "Token ids" : `A sentence in ${from}`),
       h("div", { class: "live-line" }, input,
         !small && data.sentences.length > 1 && button("surprise", { onclick: surprise }, "Surprise me")),
       !small && data.examples.length > 1 && h("p", { class: "live-examples" }, "Try: ", data.examples.map((text, i) =>
@@ -374,7 +375,7 @@ function mount(root, data) {
         button("back", { "aria-label": "One token back", disabled: at === 0, onclick: () => goTo(at - 1) }, "‹"),
         h("span", {}, `step ${at + 1} of ${tokens.length}`),
         button("forth", { "aria-label": "One token on", disabled: at >= tokens.length - 1, onclick: () => goTo(at + 1) }, "›"),
-        !quiet.matches && button("play", { onclick: play }, playing ? "Stop" : "Play")));
+        !small && !quiet.matches && button("play", { onclick: play }, playing ? "Stop" : "Play")));
     fill(spoken, tokens.map(word));
     const chosen = spoken.children[at], left = chosen?.offsetLeft - spoken.offsetLeft;
     if (chosen && (left < spoken.scrollLeft || left + chosen.offsetWidth > spoken.scrollLeft + spoken.clientWidth))
@@ -387,7 +388,7 @@ function mount(root, data) {
         wholeTokens.map((id, i) => h("span", { class: id === tokens[i] ? null : "live-differs" }, targetText(id))),
         h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words" : " other words"),
         button("reset", { onclick: set({ off: new Set(), edits: new Map(), prefix: [] }, "answer") }, "Undo all changes")),
-      h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
+      h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, !small && milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
         small ? h("a", { href: `${root.dataset.page}${toHash()}`, "data-key": "link" }, "Open this view in the whole model")
           : h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view")));
   }
@@ -714,16 +715,16 @@ function mount(root, data) {
             h("th", { scope: "row" }, button(`logit-${i}`, { "aria-pressed": String(i === (state.key ?? 0)), onclick: set({ key: i }) }, targetText(id))),
             h("td", {}, number(row(view.trace.logits, view.at)[id])), h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * probability}%` } })), h("b", {}, percent(probability))))))))];
     const kind = part.kind === "attention" ? `${part.side}.${part.at.split(".")[1]}` : part.kind === "embedding" ? "source" : part.kind;
-    panes.detail.replaceChildren(
+    fill(panes.detail,
       h("p", { class: "live-crumbs" }, crumbs.flatMap((each, i) => (i ? [h("i", { "aria-hidden": "true" }, "›"), each] : [each])),
-        h("label", { class: "live-flip" }, h("input", { type: "checkbox", "data-key": "numbers", checked: state.numbers, onchange: () => { state = { ...state, numbers: !state.numbers }; update(); } }), h("span", {}, "all numbers"))),
-      h("h2", {}, part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}: ${part.name.toLowerCase()}` : part.name),
-      explain(kind), ...body.flat(Infinity).filter(Boolean));
+        !small && h("label", { class: "live-flip" }, h("input", { type: "checkbox", "data-key": "numbers", checked: state.numbers, onchange: () => { state = { ...state, numbers: !state.numbers }; update(); } }), h("span", {}, "all numbers"))),
+      !small && h("h2", {}, part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}: ${part.name.toLowerCase()}` : part.name),
+      explain(kind), body);
   }
 
   function drawBreak() {
     const attention = parts.filter((part) => part.kind === "attention");
-    panes.break.replaceChildren(
+    fill(panes.break,
       h("h2", {}, "Break it"), explain("break", [14]),
       h("div", { class: "live-switches" },
         SWITCHES.map(([name, label, note]) => flip(name, label, `off: ${note}`)),
