@@ -9,7 +9,7 @@ from string import Template
 from typing import Literal, NamedTuple
 
 _PAGE = Template(Path(__file__).with_name("beam_tree.html").read_text(encoding="utf-8"))
-_CELL, _ROW, _BOX = 76, 66, (70, 38)
+_CELL, _ROW, _BOX = 76, 54, (70, 38)
 
 
 class Branch(NamedTuple):

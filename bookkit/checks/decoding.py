@@ -170,27 +170,3 @@ def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
     if not near(top_k(logits.clone(), 5), probabilities):
         return wrong("With k as large as the vocabulary, nothing should change.")
     return right("A mask before the softmax; what is left is renormalised.")
-
-
-@exercise
-def check_alpha(alpha: Any) -> Verdict:
-    """Exercise: the length penalty at which a short and a long hypothesis are even."""
-    known = {
-        0.6: "At 0.6 the short one is still ahead: −1.57 against −2.07.",
-        2.0: "The long one is divided by 2^α times as much. That should be 2.",
-        0.0: "At 0 the log-probabilities themselves are compared: −2 against −4.",
-        -1.0: "The sign: a larger α divides the longer sentence by more.",
-        math.log(2) / math.log(13 / 4): (
-            "You divided by the length itself. Five are added, and six divide."
-        ),
-        math.log(2): "Take logarithms on both sides of 2^α = 2.",
-        0.5: "Turned round: 2^α = 2 is asked for, not 2^α = √2.",
-    }
-    value = number(alpha)
-    if math.isclose(value, 1.0, abs_tol=0.005):
-        return right("3 / 1.5 = 2 and −4 / −2 = 2: at α = 1 they are even.")
-    for answer, message in known.items():
-        if math.isclose(value, answer, abs_tol=0.005):
-            return wrong(message)
-    short, long = -2 / 1.5**value, -4 / 3**value
-    return wrong(f"At {value:g} the scores are {short:.2f} and {long:.2f}.")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bookkit.checks.decoding import (
-    check_alpha,
     check_beam_step,
     check_score,
     check_top_k,
@@ -110,8 +109,6 @@ def always_four(totals, log_probabilities):
         (check_beam_step, beam_step_as_lists),
         (check_top_k, top_k),
         (check_top_k, renormalised),
-        (check_alpha, math.log(2) / math.log(2)),
-        (check_alpha, 1),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -170,15 +167,6 @@ def test_model_solutions_are_right(check, answer):
         (check_top_k, always_two, "as large as the vocabulary"),
         (check_top_k, lambda z, k: z.topk(k).indices, "ids of the k tokens"),
         (check_top_k, filled_in_place, "changed `logits` in place"),
-        (check_alpha, "1", "without quotes"),
-        (check_alpha, 0.6, "the short one is still ahead"),
-        (check_alpha, 2, "That should be 2"),
-        (check_alpha, 0, "the log-probabilities themselves"),
-        (check_alpha, -1, "The sign"),
-        (check_alpha, math.log(2) / math.log(13 / 4), "the length itself"),
-        (check_alpha, 0.69, "Take logarithms"),
-        (check_alpha, 0.5, "Turned round"),
-        (check_alpha, 3, "At 3 the scores are"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):
@@ -187,8 +175,6 @@ def test_wrong_answers_are_named(check, answer, key):
     assert key in verdict.message
 
 
-@pytest.mark.parametrize(
-    "check", [check_score, check_beam_step, check_top_k, check_alpha]
-)
+@pytest.mark.parametrize("check", [check_score, check_beam_step, check_top_k])
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"

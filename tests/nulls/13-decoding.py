@@ -208,7 +208,7 @@ translator.translate = lambda sentence, beam_size, translate=translator.translat
     translate(sentence.replace("ami ", "amie "), beam_size)
 )
 
-# %% claim: With the same words in another order
+# %% claim: Changing *amie* to *ami*
 # null: the words in the right order
 reversed = list
 
