@@ -573,7 +573,10 @@ def test_a_mistake_names_its_command(capsys):
     )
 
 
-COMMANDS = ["translate", "words", "train-phrasebook", "train", "evaluate", "plot"]
+COMMANDS = [
+    *("translate", "words", "train-phrasebook", "train", "evaluate", "plot"),
+    "generate",
+]
 
 
 def test_help_names_every_command_and_the_version(capsys):
@@ -601,6 +604,7 @@ def test_help_of_train_has_every_setting(capsys):
     _, output, _ = run(capsys, "train", "--help")
     for option in (
         *("data", "source", "target", "text", "preset", "device", "precision", "out"),
+        "task",
         *("save-every", "keep-epochs", "vocab-size", "layers", "d-model", "num-heads"),
         *("d-ff", "dropout", "norm-first", "no-norm-first", "max-length", "epochs"),
         *("batch-tokens", "micro-batch-tokens", "schedule", "learning-rate"),

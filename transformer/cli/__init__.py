@@ -9,7 +9,7 @@ from typing import Any
 import typer
 import typer.main
 
-from transformer.cli import explore, runs  # noqa: F401 -- they have commands
+from transformer.cli import explore, generation, runs  # noqa: F401 -- have commands
 from transformer.cli.commands import PROGRAM, app, explained
 from transformer.cli.lines import one_line, say
 from transformer.cli.resources import is_out_of_memory

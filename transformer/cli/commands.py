@@ -74,9 +74,15 @@ Your own sentence pairs, in mine/train.fr, mine/train.en, mine/val.fr, mine/val.
 \b
 python -m transformer train --data mine --source fr --target en --out runs/mine
 
+A language model of your own text, which then continues a prompt:
+
+\b
+python -m transformer train --task lm --data book.txt --out runs/book
+python -m transformer generate --weights runs/book "It was a"
+
 A training that was cut short goes on when the same command is given again. Exit
-codes: 0; 1 when some lines of a file or a pipe could not be translated; 2 for a
-mistake in what was asked, explained in one line; 130 after Ctrl-C.
+codes: 0; 1 when some lines of a file or a pipe could not be translated or continued;
+2 for a mistake in what was asked, explained in one line; 130 after Ctrl-C.
 """
 
 
@@ -177,9 +183,28 @@ def load_translator(weights: str | None, device: str, average: int = 0) -> "Tran
 
         translator = load_run(weights, average)
     else:
-        translator = Translator.load(weights)
+        try:
+            translator = Translator.load(weights)
+        except ValueError:
+            if is_text_generator(weights):
+                raise ValueError(
+                    f'{weights} is a language model: "{PROGRAM} generate" continues a '
+                    "text with it"
+                ) from None
+            raise
     translator.model.to(where)
     return translator
+
+
+def is_text_generator(weights: str) -> bool:
+    """Whether a language model and its tokenizer are there."""
+    from transformer.beyond.text_generator import TextGenerator
+
+    try:
+        TextGenerator.load(weights)
+    except ValueError:
+        return False
+    return True
 
 
 def require_known_letters(translator: "Translator", sentence: str) -> None:

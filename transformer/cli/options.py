@@ -25,6 +25,7 @@ __all__ = [
     "PRESET",
     "SPLIT",
     "TEXT",
+    "TASK",
     "SIZES",
     "CHOICES",
     "with_settings",
@@ -102,16 +103,17 @@ PRECISION: Any = one_of("auto", "float32", "bf16")
 PRESET: Any = one_of("tiny", "small", "base", "toy")
 SPLIT: Any = one_of("val", "test")
 TEXT: Any = one_of("tok", "raw")
+TASK: Any = one_of("translation", "lm")
 MODEL, TRAINING = "Model (default: the preset's)", "Training (default: the preset's)"
 SIZES: dict[str, tuple[type, Any, str]] = {
     "vocab_size": (int, COUNT, "how many subwords, special symbols included"),
-    "layers": (int, COUNT, "layers of the encoder, and of the decoder"),
+    "layers": (int, COUNT, "layers of the encoder, and of the decoder if there is one"),
     "d_model": (int, COUNT, "numbers in each token's vector"),
     "num_heads": (int, COUNT, "heads of each attention"),
     "d_ff": (int, COUNT, "width inside the feed-forward networks"),
     "dropout": (float, NUMBER, "probability of leaving a number out"),
     "norm_first": (bool, {}, "normalise before each sublayer instead of after it"),
-    "max_length": (int, COUNT, "longest sentence, in subwords"),
+    "max_length": (int, COUNT, "longest sentence, or window of a text, in subwords"),
 }
 CHOICES: dict[str, tuple[type, Any, str]] = {
     "epochs": (int, COUNT, "passes over the training set, at most"),

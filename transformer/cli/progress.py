@@ -1,5 +1,6 @@
 """Progress of a training: a bar on a terminal, a line now and then elsewhere."""
 
+import math
 import sys
 import time
 from shutil import get_terminal_size
@@ -56,10 +57,12 @@ class Progress:
             )
             self.shown = time.perf_counter()
         if now.validation_loss is not None:
-            self.say(
-                f"epoch {now.epoch} ends: validation loss {now.validation_loss:.3f}, "
-                f"BLEU {now.bleu or 0:.2f} (greedy)"
-            )
+            if now.bleu is None:  # of a language model
+                score = f"perplexity {math.exp(min(now.validation_loss, 700)):,.1f}"
+            else:
+                score = f"BLEU {now.bleu:.2f} (greedy)"
+            loss = f"validation loss {now.validation_loss:.3f}"
+            self.say(f"epoch {now.epoch} ends: {loss}, {score}")
 
     def _due(self, now: "StepMetrics") -> bool:
         """Whether a log needs a line."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
+    from transformer.beyond.language_model import LanguageModelConfig
     from transformer.model import TransformerConfig
 
 __all__ = [
@@ -40,23 +41,30 @@ def chosen_device(device: str) -> str:
     return device
 
 
-def memory_needed(config: "TransformerConfig") -> int:
+def memory_needed(config: "TransformerConfig | LanguageModelConfig") -> int:
     """The least bytes that training a model of this size takes, batches apart.
 
     Weights, gradients, Adam's two moments and the moving average are five float32
     numbers a parameter; a layer's Python objects take about 100 kB. While the table of
     positions is made, six float32 numbers stand for one of its own.
     """
+    from transformer.model import TransformerConfig
+
     width = config.d_model
-    tables = 1 if config.tie_embeddings else 3
-    parameters = tables * config.target_vocab_size * width
-    parameters += config.num_encoder_layers * (4 * width + 2 * config.d_ff) * width
-    parameters += config.num_decoder_layers * (8 * width + 2 * config.d_ff) * width
-    layers = config.num_encoder_layers + config.num_decoder_layers
+    if isinstance(config, TransformerConfig):
+        encoders, decoders = config.num_encoder_layers, config.num_decoder_layers
+        rows = config.target_vocab_size * (1 if config.tie_embeddings else 3)
+    else:
+        encoders, decoders, rows = config.num_layers, 0, 2 * config.vocab_size
+    layers = encoders + decoders
+    parameters = rows * width + encoders * (4 * width + 2 * config.d_ff) * width
+    parameters += decoders * (8 * width + 2 * config.d_ff) * width
     return 20 * parameters + 24 * config.max_length * width + 100_000 * layers
 
 
-def require_memory(config: "TransformerConfig", device: str) -> None:
+def require_memory(
+    config: "TransformerConfig | LanguageModelConfig", device: str
+) -> None:
     """Refuse a model that cannot be trained here, before any memory is taken.
 
     Raises:

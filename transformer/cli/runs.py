@@ -23,6 +23,7 @@ from transformer.cli.options import (
     PRESET,
     SIZES,
     SPLIT,
+    TASK,
     TEXT,
     Command,
     whole,
@@ -47,17 +48,24 @@ __all__ = ["train", "evaluate", "plot"]
 FILES = "train.en, train.de, val.en, val.de, test.en, test.de (or packed, .gz)"
 
 
-@app.command(cls=Command, short_help="train a translator on real sentences")
+@app.command(cls=Command, short_help="train on real sentences, or on a text")
 @with_settings
 def train(
+    context: typer.Context,
     out: Annotated[str, typer.Option(metavar="FOLDER", help="keep the run here")],
+    task: Annotated[
+        str,
+        typer.Option(help="a translator, or (lm) a language model", **TASK),
+    ] = "translation",
     data: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="FOLDER",
+            metavar="PATH",
             rich_help_panel="Sentences",
-            help=f"your own sentence pairs: {FILES}  [default: Multi30k, in the folder "
-            "that the variable MULTI30K names, or fetched once and kept in your cache]",
+            help=f"your own sentence pairs, a folder with {FILES}; for lm a file of "
+            "plain text, and once more for each further file  [default: Multi30k, in "
+            "the folder that the variable MULTI30K names, or fetched once and kept in "
+            "your cache]",
         ),
     ] = None,
     source: Annotated[
@@ -78,8 +86,8 @@ def train(
     preset: Annotated[
         str,
         typer.Option(
-            help="sizes and training choices, each of which an option below overrides; "
-            "tiny: the 2.57 million parameters of chapter 16",
+            help="a translator's sizes and training choices, each of which an option "
+            "below overrides; tiny: the 2.57 million parameters of chapter 16",
             **PRESET,
         ),
     ] = "tiny",
@@ -106,11 +114,29 @@ def train(
     the last epochs' weights, and the best weights (model.safetensors). The same command
     takes a run up again where it was cut short. Under torchrun, several processes share
     each step.
+
+    With --task lm, a language model learns subwords and what comes next from plain text
+    instead. The last tenth of each file is for validation; spaces in a row are one.
     """
     from transformer.checks import optional_import
 
     if os.environ.get("RANK", "0") == "0":
         require_new_folder(out)
+        require_task(out, task)
+    if task == "lm":
+        given = [
+            name
+            for name in ("source", "target", "text", "preset", "keep_epochs")
+            if str(context.get_parameter_source(name)).endswith("COMMANDLINE")
+        ]
+        if given:
+            option = given[0].replace("_", "-")
+            raise ValueError(f"--{option} is for translators, not for --task lm")
+        train_on_files(data or [], out, settings, device, precision, save_every)
+        return
+    if data and len(data) > 1:
+        raise ValueError("sentence pairs are in one folder: give --data once")
+    folder_given = data[0] if data else None
     for module in ("tokenizers", "sacrebleu"):
         optional_import(module)
     from transformer.training.distributed import ProcessGroup
@@ -123,12 +149,12 @@ def train(
     device = chosen_device(device)
     plan = chosen_plan(preset, settings, device, precision)
     languages = source, target
-    text = text or ("tok" if is_multi30k(data) else "raw")
+    text = text or ("tok" if is_multi30k(folder_given) else "raw")
     group = ProcessGroup.start(device)
     progress = Progress(quiet=group.rank > 0)
     try:
-        group.first(lambda: corpus(data, text, languages))  # fetched once
-        folder = corpus(data, text, languages)
+        group.first(lambda: corpus(folder_given, text, languages))  # fetched once
+        folder = corpus(folder_given, text, languages)
         dataset = TranslationDataset.load(
             folder, source, target, text, plan.vocab_size, plan.max_tokens
         )
@@ -158,6 +184,75 @@ def train(
         progress.close()
         group.close()
     progress.say(f"done: {PROGRAM} evaluate {shlex.quote(out)}")
+
+
+def train_on_files(
+    files: list[str],
+    out: str,
+    settings: dict[str, Any],
+    device: str,
+    precision: str,
+    save_every: int,
+) -> None:
+    """Train a language model on plain text."""
+    from transformer.checks import optional_import
+
+    if not files:
+        raise ValueError("--task lm needs a text: give --data FILE")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("--task lm trains in one process: start it without torchrun")
+    optional_import("tokenizers")
+    from transformer.beyond.language_model import LanguageModelConfig
+    from transformer.training.precision import made_for_bf16
+    from transformer.training.text_trainer import (
+        TEXT_PRESET,
+        TextDataset,
+        language_model,
+        train_language_model,
+    )
+
+    device = chosen_device(device)
+    given = {name: value for name, value in settings.items() if value is not None}
+    vocab_size = given.pop("vocab_size", TEXT_PRESET.vocab_size)
+    sizes = {name: given.pop(name) for name in SIZES if name in given}
+    if layers := sizes.pop("layers", None):
+        sizes["num_layers"] = layers
+    sizes = TEXT_PRESET.sizes | sizes
+    require_memory(LanguageModelConfig(vocab_size, **sizes), device)
+    bf16 = made_for_bf16(device) if precision == "auto" else precision == "bf16"
+    config = dataclasses.replace(TEXT_PRESET.training, **given, bf16=bf16)
+    dataset = TextDataset.load(files, vocab_size)
+    model = language_model(dataset.tokenizer.vocab_size, sizes, config.seed)
+    progress = Progress()
+    steps = train_language_model(
+        dataset, model, config, out, device, save_every, report=progress.say
+    )
+    size = sum(weight.numel() for weight in model.parameters())
+    progress.say(
+        f"{len(dataset.train):,} tokens, {len(dataset.validation):,} held out, "
+        f"{dataset.tokenizer.vocab_size:,} subwords, {size:,} parameters; {device}, "
+        f"{'bf16' if config.bf16 else 'float32'}; kept in {out}"
+    )
+    try:
+        for metrics in steps:
+            progress.show(metrics)
+    finally:
+        progress.close()
+    progress.say(f'done: {PROGRAM} generate --weights {shlex.quote(out)} "A prompt"')
+
+
+def require_task(out: str, task: str) -> None:
+    """Refuse to go on with the run of another task.
+
+    Raises:
+        ValueError: for the folder of a translator's run, or of a language model's.
+    """
+    if (Path(out) / "run.json").is_file():
+        from transformer.training.run_folder import read_run
+
+        found = "lm" if read_run(out).text == "lines" else "translation"
+        if found != task:
+            raise ValueError(f"{out} has a run of --task {found}, not of --task {task}")
 
 
 def chosen_plan(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from filelock import FileLock, Timeout
 
+from transformer.beyond.text_generator import TextGenerator
 from transformer.checkpoint import (
     read_training_state,
     remove_partial_files,
@@ -255,10 +256,10 @@ class RunFolder:
             write_training_state(self.path / f"training-{step:08}.pt", state)
             self._remove(_CHECKPOINT, keep=2)
 
-    def save_best(self, translator: Translator) -> None:
-        """Keep the best weights so far, with all it takes to translate."""
+    def save_best(self, model: Translator | TextGenerator) -> None:
+        """Keep the best weights so far, with all it takes to use them."""
         with self._explained():
-            translator.save(self.path / "model.safetensors")
+            model.save(self.path / "model.safetensors")
 
     def save_epoch(self, epoch: int, translator: Translator, keep: int) -> None:
         """Keep the weights at the end of an epoch, and those of the last few."""

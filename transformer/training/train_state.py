@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -42,9 +42,9 @@ __all__ = [
 class LossModule(nn.Module):
     """A model and its summed loss as one module, which is what processes share."""
 
-    def __init__(self, model: Transformer, label_smoothing: float, bf16: bool) -> None:
+    def __init__(self, model: nn.Module, label_smoothing: float, bf16: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.label_smoothing = label_smoothing
         self.bf16 = bf16
 
@@ -123,13 +123,14 @@ class TrainState:
     """All that training changes, and the step that changes it.
 
     `averaged` is the moving average of the weights, a model of its own. `best_weights`
-    are the average's with the lowest validation loss so far.
+    are the average's with the lowest validation loss so far. `train_step` is that of a
+    translator; any model can be changed by gradients of its own and `update`.
     """
 
     def __init__(
-        self, model: Transformer, config: TrainingConfig, process_group: ProcessGroup
+        self, model: nn.Module, config: TrainingConfig, process_group: ProcessGroup
     ) -> None:
-        self.model = model.to(process_group.device)
+        self.model: Any = model.to(process_group.device)
         self.config = config
         self.process_group = process_group
         self._loss: Any = LossModule(model, config.label_smoothing, config.bf16)
@@ -145,9 +146,9 @@ class TrainState:
         self.best_weights: dict[str, Tensor] = {}
 
     @property
-    def averaged(self) -> Transformer:
+    def averaged(self) -> Any:
         """The model whose weights are the moving average."""
-        return cast("Transformer", self._average.module)
+        return self._average.module
 
     def train_step(
         self, examples: Sequence[Example], step: int, learning_rate: float
@@ -183,11 +184,15 @@ class TrainState:
                     loss = weight * self._loss(*batch)
                     loss.backward()
                     total += loss.detach()
+        return group.sum(total.item()) / group.size, self.update()
+
+    def update(self) -> float:
+        """Clip the gradient, take a step, move the average; the gradient's norm."""
         weights = self.model.parameters()
-        grad_norm = nn.utils.clip_grad_norm_(weights, config.max_grad_norm)
+        grad_norm = nn.utils.clip_grad_norm_(weights, self.config.max_grad_norm)
         self.optimizer.step()
         self._average.update_parameters(self.model)
-        return group.sum(total.item()) / group.size, grad_norm.item()
+        return grad_norm.item()
 
     def note_validation(self, loss: float, epoch: int) -> bool:
         """Keep the average's weights if no epoch had a lower validation loss."""

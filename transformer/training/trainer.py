@@ -3,6 +3,7 @@
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
+import abc
 import contextlib
 import dataclasses
 import hashlib
@@ -40,6 +41,7 @@ __all__ = [
     "PRESETS",
     "translation_model",
     "train_translator",
+    "Run",
 ]
 
 
@@ -247,25 +249,38 @@ def train_translator(
             f"the dataset has an example of {longest} tokens, but at most {limit} fit"
         )
     state = TrainState(model, config, process_group or ProcessGroup())
-    trainer = _Trainer(dataset, state, run, checkpoint_every, keep_epochs, report)
-    return trainer.steps()
-
-
-def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:
-    tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
-    return Translator(model, *tokenizers, dataset.languages)
+    return _TranslatorRun(
+        dataset, state, run, checkpoint_every, report, keep_epochs
+    ).steps()
 
 
 @dataclasses.dataclass
-class _Trainer:
-    """A run: what it learns from, what it changes, and where it is kept."""
+class Run(abc.ABC):
+    """A run: what it learns from, what it changes, and where it is kept.
 
-    dataset: TranslationDataset
+    A kind of training adds what a batch is, how a step is made of it, and how a model
+    is evaluated.
+    """
+
+    dataset: Any
     state: TrainState
     run: RunFolder | None
     checkpoint_every: int
-    keep_epochs: int
     report: Callable[[str], None]
+
+    @abc.abstractmethod
+    def batches(self, epoch: int) -> list[list[int]]:
+        """The batches of an epoch, each a list of numbers that `step` understands."""
+
+    @abc.abstractmethod
+    def step(
+        self, batch: list[int], step: int, learning_rate: float
+    ) -> tuple[float, float, int]:
+        """Take a step: its loss, the norm of the gradient, how many labels it had."""
+
+    @abc.abstractmethod
+    def evaluate(self, epoch: int) -> tuple[float, float | None]:
+        """Validation loss and BLEU, where there is one; keep the weights."""
 
     def steps(self) -> Generator[StepMetrics, None, None]:
         """Take up the run where it was left, and go on to its end."""
@@ -308,16 +323,10 @@ class _Trainer:
             raise ValueError(f"not all processes find the same run in {run.path}")
         return done, group.first(lambda: run.rewind(done)) or 0.0
 
-    def _batches(self, epoch: int) -> list[list[int]]:
-        config = self.state.config
-        lengths = [example_length(example) for example in self.dataset.train]
-        rng = random.Random(f"{config.seed} {epoch}")
-        return batches_by_tokens(lengths, config.batch_tokens, rng)
-
     def _train(self, done: int, seconds: float) -> Generator[StepMetrics, None, None]:
         """The steps after those that are done."""
         state, config = self.state, self.state.config
-        per_epoch = len(self._batches(1))
+        per_epoch = len(self.batches(1))
         total_steps = config.epochs * per_epoch
         started = time.perf_counter() - seconds
         for epoch in range(done // per_epoch + 1, config.epochs + 1):
@@ -325,14 +334,13 @@ class _Trainer:
                 self.report(f"no better for {config.patience} epochs: the run ends")
                 return
             first = (epoch - 1) * per_epoch + 1
-            for step, indices in enumerate(self._batches(epoch), start=first):
+            for step, batch in enumerate(self.batches(epoch), start=first):
                 if step <= done:
                     continue
-                examples = [self.dataset.train[index] for index in indices]
                 learning_rate = config.learning_rate_at(
                     step, total_steps, state.model.config.d_model
                 )
-                loss, grad_norm = state.train_step(examples, step, learning_rate)
+                loss, grad_norm, labels = self.step(batch, step, learning_rate)
                 self._require_finite(step, loss, grad_norm)
                 metrics = StepMetrics(
                     step,
@@ -341,11 +349,13 @@ class _Trainer:
                     loss,
                     learning_rate,
                     grad_norm,
-                    target_tokens=sum(len(target) + 1 for _, target in examples),
+                    target_tokens=labels,
                     seconds=time.perf_counter() - started,
                 )
                 if step == epoch * per_epoch:
-                    metrics = self._end_epoch(metrics)
+                    loss, bleu = self.evaluate(epoch)
+                    state.note_validation(loss, epoch)
+                    metrics = metrics._replace(validation_loss=loss, bleu=bleu)
                 self._keep(metrics)
                 yield metrics
 
@@ -370,15 +380,34 @@ class _Trainer:
             state = self.state.state_dict(metrics.step, self.fingerprint)
             self.run.save_checkpoint(metrics.step, state)
 
-    def _end_epoch(self, metrics: StepMetrics) -> StepMetrics:
-        """Evaluate the moving average on the validation set; keep the weights."""
+
+@dataclasses.dataclass
+class _TranslatorRun(Run):
+    """The run of a translator, on a `TranslationDataset`."""
+
+    keep_epochs: int
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        config = self.state.config
+        lengths = [example_length(example) for example in self.dataset.train]
+        rng = random.Random(f"{config.seed} {epoch}")
+        return batches_by_tokens(lengths, config.batch_tokens, rng)
+
+    def step(
+        self, batch: list[int], step: int, learning_rate: float
+    ) -> tuple[float, float, int]:
+        examples = [self.dataset.train[index] for index in batch]
+        labels = sum(len(target) + 1 for _, target in examples)
+        return *self.state.train_step(examples, step, learning_rate), labels
+
+    def evaluate(self, epoch: int) -> tuple[float, float | None]:
         state, config, dataset = self.state, self.state.config, self.dataset
         group = state.process_group
 
         def evaluate() -> tuple[float, float]:
             if self.run is not None:
                 last = _translator(state.model, dataset)
-                self.run.save_epoch(metrics.epoch, last, self.keep_epochs)
+                self.run.save_epoch(epoch, last, self.keep_epochs)
             tokens = config.micro_batch_tokens or config.batch_tokens
             loss = validation_loss(
                 state.averaged, dataset.validation, tokens, config.bf16
@@ -392,6 +421,9 @@ class _Trainer:
             return loss, bleu
 
         loss, bleu = group.first(evaluate) or (0.0, 0.0)
-        loss, bleu = group.sum(loss), group.sum(bleu)
-        state.note_validation(loss, metrics.epoch)
-        return metrics._replace(validation_loss=loss, bleu=bleu)
+        return group.sum(loss), group.sum(bleu)
+
+
+def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:
+    tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
+    return Translator(model, *tokenizers, dataset.languages)

@@ -1,0 +1,229 @@
+"""The commands that train a language model on a text and continue a text with it."""
+
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from small_runs import ENVIRONMENT, ROOT, assert_same_run
+
+from transformer.beyond.language_model import LanguageModel
+from transformer.cli import main
+from transformer.cli.resources import memory_needed
+from transformer.text.phrasebook import sample_pairs
+from transformer.training.run_folder import read_metrics
+from transformer.training.text_trainer import TEXT_PRESET, language_model
+
+pytestmark = pytest.mark.plain  # no shapes here
+OPTIONS = [
+    *("--device", "cpu", "--precision", "float32", "--vocab-size", "90"),
+    *("--layers", "1", "--d-model", "16", "--num-heads", "2", "--d-ff", "16"),
+    *("--max-length", "12", "--batch-tokens", "200", "--epochs", "3"),
+    *("--warmup-steps", "5", "--learning-rate", "0.02", "--save-every", "4"),
+]
+PHRASEBOOK = str(ROOT / "transformer" / "weights" / "phrasebook.safetensors")
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """A text of a hundred lines."""
+    path = tmp_path_factory.mktemp("text") / "book.txt"
+    lines = [" ".join(pair.english) for pair in sample_pairs(100, seed=0)]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(book, tmp_path_factory):
+    """A short run."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    arguments = ["train", "--task", "lm", "--data", book, *OPTIONS, "--out", out]
+    assert main([str(each) for each in arguments]) == 0
+    return out
+
+
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def type_in(monkeypatch, data):
+    stdin = io.TextIOWrapper(io.BytesIO(data), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+def test_killed_and_resumed_as_real_processes(book, tmp_path):
+    """Killed once steps are on the disk; the same command ends in the same bits."""
+    command = [sys.executable, "-m", "transformer"]
+    training = [*command, "train", "--task", "lm", "--data", str(book), *OPTIONS]
+    training += ["--epochs", "30", "--patience", "30"]
+    options = {"env": ENVIRONMENT, "stderr": subprocess.PIPE, "cwd": tmp_path}
+    killed = subprocess.Popen([*training, "--out", "cut"], **options)
+    for line in killed.stderr:
+        if line.startswith(b"epoch 1 ends"):
+            break
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=240)
+    assert list((tmp_path / "cut").glob("training-*.pt"))
+    done = len(read_metrics(tmp_path / "cut"))
+    for out in ("whole", "cut"):
+        ended = subprocess.run([*training, "--out", out], timeout=240, **options)
+        assert ended.returncode == 0, ended.stderr
+    last = ended.stderr.decode().splitlines()[-1]
+    assert last == ('done: python -m transformer generate --weights cut "A prompt"')
+    steps = read_metrics(tmp_path / "whole")
+    assert 0 < done < len(steps)
+    assert_same_run(tmp_path / "cut", tmp_path / "whole")
+    generated = subprocess.run(
+        [*command, "generate", "--weights", "cut", "--length", "20", "Jane", "likes"],
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=240,
+    )
+    assert (generated.returncode, generated.stderr) == (0, b"")
+    assert generated.stdout.startswith(b"Jane likes")
+    assert len(generated.stdout) > len(b"Jane likes\n")
+
+
+def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
+    out = tmp_path / "a run"
+    arguments = ["train", "--task", "lm", "--data", book, *OPTIONS, "--out", out]
+    code, output, errors = run(capsys, *arguments)
+    assert (code, output) == (0, "")
+    lines = errors.splitlines()
+    assert " held out, 90 subwords, " in lines[0]
+    loss = read_metrics(out)[-1].validation_loss
+    expected = f"epoch 3 ends: validation loss {loss:.3f}, perplexity "
+    assert lines[-2] == f"{expected}{math.exp(loss):,.1f}"
+    assert lines[-1].endswith(f"--weights '{out}' \"A prompt\"")
+    found = [
+        run(capsys, "generate", "--weights", weights, "--seed", seed, "Jane")
+        for weights, seed in (
+            *((out, 0), (out / "model.safetensors", 0)),
+            (out, 1),
+        )
+    ]
+    assert all(code == 0 and not errors for code, _, errors in found)
+    assert found[0] == found[1] != found[2]
+    pytest.importorskip("matplotlib")
+    assert run(capsys, "plot", out, "--out", tmp_path / "curves.svg")[0] == 0
+
+
+def test_generate_reads_a_prompt_a_line(capsys, monkeypatch, whole):
+    type_in(monkeypatch, "\ufeffJane\r\n\n日本\nThe dog".encode())
+    options = "--weights", whole, "--length", "1", "--top-p", "0.01"
+    code, output, errors = run(capsys, "generate", *options)
+    assert code == 1
+    assert errors == (
+        "python -m transformer: line 3: no training text had the characters 日, 本\n"
+    )
+    jane, *between, dog = output.removesuffix("\n").split("\n")
+    assert jane.startswith("Jane")
+    assert dog.startswith("The dog")
+    assert between == ["", ""]
+    type_in(monkeypatch, b"\xff\n")
+    code, _, errors = run(capsys, "generate", *options)
+    assert (code, errors.count("\n")) == (2, 1)
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, errors = run(capsys, "generate", *options)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "no prompt given, and standard input is closed" in errors
+
+
+@pytest.fixture(scope="module")
+def files(book, whole, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "empty").write_text("")
+    (folder / "bytes").write_bytes(b"\xff\xfe")
+    (folder / "short").write_text("one\ntwo\nthree")
+    (folder / "run.json").write_bytes((whole / "run.json").read_bytes())
+    LanguageModel.load(whole / "model.safetensors").save(folder / "bare")
+    names = {"data": book, "lm": whole, "translator": PHRASEBOOK, "folder": folder}
+    return {name: str(path) for name, path in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train --task tune --out {folder}/x", "translation, lm, got 'tune'"),
+        ("train --task lm --out {folder}/x", "needs a text: give --data FILE"),
+        ("train --task lm --out {folder}/x --data {folder}/nothing", "cannot read"),
+        ("train --task lm --out {folder}/x --data {folder}/empty", "has no text in it"),
+        ("train --task lm --out {folder}/x --data {folder}/bytes", "not UTF-8 text"),
+        ("train --task lm --out {folder}/x --data {folder}", "cannot read"),
+        ("train --task lm --out {folder}/x --data {folder}/short", "too short"),
+        (
+            "train --task lm --out {folder}/x --data {data} --data {folder}/empty",
+            "has no text in it",
+        ),
+        ("train --task lm --data {data} --out {folder}/x --source en", "--source is"),
+        ("train --task lm --data {data} --out {folder}/x --preset tiny", "--preset is"),
+        ("train --task lm --data {data} --out {folder}/x --keep-epochs 2", "--keep-ep"),
+        ("train --task lm --data {data} --out {folder}/x --d-model 7", "must be even"),
+        ("train --task lm --data {data} --out {folder}/x --vocab-size 9", "at least"),
+        (
+            "train --task lm --data {data} --out {folder}/x --d-model 10000000",
+            "memory, and there are",
+        ),
+        ("train --task lm --data {data} --out {folder}/empty", "got the file"),
+        ("train --data {data} --data {data} --out {folder}/x", "give --data once"),
+        ("train --data {folder} --out {folder}", "has a run of --task lm, not of"),
+        ("translate --weights {lm} x", "is a language model: "),
+        ("evaluate {lm}", "is a language model: "),
+        ("words --weights {lm}", "is a language model: "),
+        ("generate --weights {translator} x", "is a translator: "),
+        ("generate x", "missing option '--weights'"),
+        ("generate --weights {folder}/nothing x", "no checkpoint at"),
+        ("generate --weights {folder}/short x", "not a whole safetensors file"),
+        ("generate --weights {folder}/bare x", "without its tokenizer"),
+        ("generate --weights {lm} --length 0 x", "at least 1, got '0'"),
+        ("generate --weights {lm} --temperature 0 Jane", "must be above 0"),
+        ("generate --weights {lm} --temperature hot x", "got 'hot'"),
+        ("generate --weights {lm} --top-p 1.5 x", "at most 1, got '1.5'"),
+        ("generate --weights {lm} --top-p 0 Jane", "top_p must lie in (0, 1]"),
+        ("generate --weights {lm} --seed -1 x", "got '-1'"),
+        ("generate --weights {lm} 日本", "had the characters 日, 本"),
+        ("generate --weights {lm} .\x1b\ud800", "python"),
+        ("generate --weights {lm} \ufeff", "at least one token"),
+    ],
+)
+def test_mistakes_take_one_line_and_exit_code_2(capsys, files, arguments, message):
+    arguments = [each.format(**files) for each in arguments.split(" ")]
+    code, output, errors = run(capsys, *arguments)
+    assert (code, output) == (2, ""), errors
+    assert message in errors
+    assert errors.startswith("python -m transformer")
+    assert errors.count("\n") == 1
+    assert len(errors) < 500
+    assert not os.path.exists(f"{files['folder']}/x")
+
+
+def test_several_processes_are_refused(capsys, monkeypatch, files, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    arguments = "train", "--task", "lm", "--data", files["data"]
+    code, _, errors = run(capsys, *arguments, "--out", tmp_path / "run")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "trains in one process" in errors
+
+
+def test_a_translators_run_is_not_gone_on_with(capsys, files, tmp_path):
+    info = json.loads((ROOT / files["lm"] / "run.json").read_bytes())
+    (tmp_path / "run.json").write_text(json.dumps({**info, "text": "raw"}))
+    arguments = "train", "--task", "lm", "--data", files["data"], "--out", tmp_path
+    code, _, errors = run(capsys, *arguments)
+    assert code == 2
+    assert "has a run of --task translation, not of --task lm" in errors
+
+
+def test_memory_is_counted_for_a_language_model():
+    model = language_model(1000, TEXT_PRESET.sizes)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    needed = memory_needed(model.config)
+    layers, positions = 4 * 100_000, 24 * 128 * 128
+    assert 0.95 < (needed - layers - positions) / (20 * parameters) <= 1

@@ -1,0 +1,115 @@
+"""A language model with its tokenizer: prompts in, continued texts out.
+
+Made from book/workshop/real-training.md: edit the chapter, not this file.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from transformer.beyond.language_model import LanguageModel, PromptDecoder
+from transformer.checkpoint import read_checkpoint
+from transformer.checks import require_positive
+from transformer.decoding.search import sample
+from transformer.text.subwords import SubwordTokenizer
+
+__all__ = [
+    "encode_text",
+    "decode_text",
+    "TextGenerator",
+]
+
+
+def encode_text(tokenizer: SubwordTokenizer, text: str) -> list[int]:
+    """The ids of a text; eos stands for the end of a line."""
+    ids: list[int] = []
+    for line in text.split("\n"):
+        ids += [*tokenizer.encode(line), tokenizer.eos_id]
+    return ids[:-1]
+
+
+def decode_text(tokenizer: SubwordTokenizer, ids: Sequence[int]) -> str:
+    """The text of the ids: `encode_text` undone, but for runs of spaces."""
+    lines: list[list[int]] = [[]]
+    for index in ids:
+        if index == tokenizer.eos_id:
+            lines.append([])
+        else:
+            lines[-1].append(index)
+    return "\n".join(map(tokenizer.decode, lines))
+
+
+class TextGenerator:
+    """A language model with its tokenizer: a prompt in, a longer text out.
+
+    Raises:
+        ValueError: for anything but a LanguageModel, or a tokenizer of another size.
+    """
+
+    def __init__(self, model: LanguageModel, tokenizer: SubwordTokenizer) -> None:
+        self.decoder = PromptDecoder(model)
+        if tokenizer.vocab_size != model.config.vocab_size:
+            raise ValueError(
+                f"the model has {model.config.vocab_size} tokens, "
+                f"but the tokenizer {tokenizer.vocab_size}"
+            )
+        self.model, self.tokenizer = model, tokenizer
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "TextGenerator":
+        """Read what `save` wrote: a file, or the folder of a run.
+
+        Raises:
+            ValueError: for a file that is missing, damaged or not ours, or that has no
+                tokenizer of ours.
+        """
+        path = Path(path)
+        path = path / "model.safetensors" if path.is_dir() else path
+        model = LanguageModel.load(path)
+        tokenizer = read_checkpoint(path)[1].get("tokenizer")
+        try:
+            if tokenizer is None:
+                raise ValueError("it has a model without its tokenizer")
+            return cls(model, SubwordTokenizer.from_json(tokenizer))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write model and tokenizer to one file, whole or not at all."""
+        self.model.save(path, {"tokenizer": self.tokenizer.to_json()})
+
+    def generate(
+        self,
+        prompt: str,
+        length: int = 100,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> str:
+        """The prompt, continued by sampling `length` tokens.
+
+        A text that fills the model's positions goes on from the last half of them.
+        Characters that no training text had are left out.
+
+        Raises:
+            ValueError: for a `length` below 1, a prompt without tokens, and what
+                `sample` refuses.
+        """
+        require_positive(length=length)
+        ids = encode_text(self.tokenizer, prompt)
+        if not ids:
+            raise ValueError("a prompt needs at least one token, got none")
+        room, new = self.model.config.max_length, list[int]()
+        while len(new) < length:
+            context = [*ids, *new]
+            if len(context) > room:
+                context = context[-max(room // 2, 1) :]
+            free = min(length - len(new), room + 1 - len(context), room)
+            new += sample(self.decoder, [context], free, temperature, top_p, generator)[
+                0
+            ]
+        begun = "\n".join(map(self.tokenizer.normalize, prompt.split("\n")))
+        read = len(decode_text(self.tokenizer, ids))
+        return begun + decode_text(self.tokenizer, [*ids, *new])[read:]

@@ -1,0 +1,258 @@
+"""Training language models on plain text, in runs that outlive a crash.
+
+Made from book/workshop/real-training.md: edit the chapter, not this file.
+"""
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
+from transformer.beyond.text_generator import TextGenerator, encode_text
+from transformer.checks import require_positive
+from transformer.decoding.step import evaluating
+from transformer.text.subwords import SubwordTokenizer
+from transformer.training.config import TrainingConfig
+from transformer.training.distributed import ProcessGroup
+from transformer.training.dropout import use_fast_dropout
+from transformer.training.loop import StepMetrics, training_mode
+from transformer.training.precision import bf16_autocast
+from transformer.training.run_folder import RunFolder
+from transformer.training.train_state import TrainState
+from transformer.training.trainer import Preset, Run
+
+__all__ = [
+    "TextDataset",
+    "TEXT_PRESET",
+    "language_model",
+    "text_loss",
+    "train_language_model",
+]
+
+
+class TextDataset(NamedTuple):
+    """Token ids of a training text and of a held-out one, with their tokenizer."""
+
+    train: Int[Tensor, " length"]
+    validation: Int[Tensor, " length"]
+    tokenizer: SubwordTokenizer
+    languages: tuple[str, str] = ("text", "text")
+    text: str = "lines"
+    folder: str | None = None
+
+    @classmethod
+    def load(
+        cls, files: Sequence[str | os.PathLike[str]], vocab_size: int = 1000
+    ) -> "TextDataset":
+        """Read plain text; the last tenth of each file is held out.
+
+        The tokenizer is trained on the rest, and has at most `vocab_size` subwords.
+
+        Raises:
+            ValueError: for a file that is missing, empty or not UTF-8 text, a
+                `vocab_size` that is too small, or where the library tokenizers is not
+                installed.
+        """
+        require_positive(files=len(files))
+        sides = [_hold_out(_read(Path(file))) for file in files]
+        train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
+        tokenizer = SubwordTokenizer.train(train.split("\n"), vocab_size, "raw")
+        ids, held_out = (encode_text(tokenizer, text) for text in (train, validation))
+        return cls(torch.tensor(ids), torch.tensor(held_out), tokenizer)
+
+    def digest(self) -> str:
+        """A short text that no other dataset has."""
+        data = f"{self.train.tolist()} {self.validation.tolist()}"
+        data += self.tokenizer.to_json()
+        return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+    if not text.strip():
+        raise ValueError(f"{path} has no text in it")
+    return text.removesuffix("\n")
+
+
+def _hold_out(text: str) -> tuple[str, str]:
+    """The text, and its last tenth, which begins with a line where there is one."""
+    cut = len(text) * 9 // 10
+    line = text.find("\n", cut)
+    return (text[:cut], text[cut:]) if line < 0 else (text[:line], text[line + 1 :])
+
+
+# Of two sizes tried on a book of 150,000 characters, the better one.
+TEXT_PRESET = Preset(
+    vocab_size=1000,
+    sizes={
+        "d_model": 128,
+        "num_heads": 4,
+        "num_layers": 4,
+        "d_ff": 512,
+        "dropout": 0.2,
+        "norm_first": True,
+        "max_length": 128,
+    },
+    training=TrainingConfig(
+        epochs=100,
+        batch_tokens=2048,
+        learning_rate=0.003,
+        warmup_steps=200,
+        cooldown=0.0,
+        label_smoothing=0.0,
+        seed=1,
+    ),
+)
+
+
+def language_model(
+    vocab_size: int, sizes: Mapping[str, Any], seed: int = 0
+) -> LanguageModel:
+    """An untrained language model, with the faster dropout."""
+    with torch.random.fork_rng(devices=[]):  # the caller's random state stays
+        torch.default_generator.manual_seed(seed)
+        model = LanguageModel(LanguageModelConfig(vocab_size, **sizes))
+    use_fast_dropout(model)
+    return model
+
+
+def text_loss(
+    model: LanguageModel,
+    ids: Int[Tensor, " length"],
+    batch_tokens: int = 4096,
+    bf16: bool = False,
+) -> float:
+    """Mean loss of a text's tokens, in nats, read in windows one after another."""
+    window = model.config.max_length
+    device = next(model.parameters()).device
+    whole = (len(ids) - 1) // window * window
+    total = 0.0
+    with evaluating(model), _precision(device, bf16):
+        for first, last, width in ((0, whole, window), (whole, len(ids) - 1, None)):
+            if first == last:
+                continue
+            width = width or last - first
+            inputs, labels = ids[first:last], ids[first + 1 : last + 1]
+            rows = max(1, batch_tokens // width)
+            for some, wanted in zip(
+                inputs.view(-1, width).split(rows),
+                labels.view(-1, width).split(rows),
+                strict=True,
+            ):
+                total += _summed_loss(model, some.to(device), wanted.to(device)).item()
+    return total / (len(ids) - 1)
+
+
+def _precision(device: torch.device, bf16: bool) -> Any:
+    return bf16_autocast(device.type) if bf16 else nullcontext()
+
+
+def _summed_loss(
+    model: LanguageModel,
+    ids: Int[Tensor, "batch length"],
+    labels: Int[Tensor, "batch length"],
+    smoothing: float = 0.0,
+) -> Tensor:
+    logits = model(ids).float().flatten(0, 1)
+    return F.cross_entropy(
+        logits, labels.flatten(), reduction="sum", label_smoothing=smoothing
+    )
+
+
+def train_language_model(
+    dataset: TextDataset,
+    model: LanguageModel,
+    config: TrainingConfig,
+    folder: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+    checkpoint_every: int = 200,
+    report: Callable[[str], None] = lambda message: None,
+) -> Generator[StepMetrics, None, None]:
+    """Train a language model, a step for each metrics that the caller takes.
+
+    An epoch has as many windows as the text, from random places. Weights, folder and
+    resumption are as in `train_translator`; no epochs' weights are kept but the best.
+
+    Raises:
+        ValueError: for a `checkpoint_every` below 1, a text shorter than a window, a
+            held-out one of fewer than two tokens, a window that does not fit into a
+            batch, a tokenizer that is not the model's, and what `train_translator`
+            refuses of a folder or a loss.
+    """
+    require_positive(checkpoint_every=checkpoint_every)
+    window = model.config.max_length
+    tokens = min(config.micro_batch_tokens or config.batch_tokens, config.batch_tokens)
+    if window > tokens:
+        raise ValueError(
+            f"a window has max_length = {window} tokens, but at most {tokens} fit"
+        )
+    if len(dataset.train) <= window or len(dataset.validation) < 2:
+        raise ValueError(
+            f"the text is too short: {len(dataset.train)} tokens to train on and "
+            f"{len(dataset.validation)} held out, at least {window + 1} and 2 are "
+            "needed; a shorter max_length needs less"
+        )
+    TextGenerator(model, dataset.tokenizer)  # refuses what does not belong together
+    group = ProcessGroup(device=torch.device(device))
+    state = TrainState(model, config, group)
+    run = None if folder is None else RunFolder(folder)
+    return _TextRun(dataset, state, run, checkpoint_every, report).steps()
+
+
+class _TextRun(Run):
+    """The run of a language model; a batch is the places where windows begin."""
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        config, window = self.state.config, self.state.model.config.max_length
+        length, rows = len(self.dataset.train), config.batch_tokens // window
+        rng = random.Random(f"{config.seed} {epoch}")
+        windows = (length - 1) // window
+        starts = [rng.randrange(length - window) for _ in range(windows)]
+        return [starts[first : first + rows] for first in range(0, windows, rows)]
+
+    def step(
+        self, batch: list[int], step: int, learning_rate: float
+    ) -> tuple[float, float, int]:
+        state, config = self.state, self.state.config
+        device, window = state.process_group.device, state.model.config.max_length
+        places = torch.tensor(batch)[:, None] + torch.arange(window + 1)
+        windows = self.dataset.train[places].to(device)
+        rows = (config.micro_batch_tokens or config.batch_tokens) // window
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate
+        state.optimizer.zero_grad()
+        total, labels = torch.zeros((), device=device), len(batch) * window
+        devices = [device] if device.type == "cuda" else []
+        with training_mode(state.model), torch.random.fork_rng(devices=devices):
+            # Dropout draws from the step's own seed: no random state need be kept.
+            torch.manual_seed(random.Random(f"{config.seed} {step}").getrandbits(60))
+            for part in windows.split(rows):
+                with _precision(device, config.bf16):
+                    loss = _summed_loss(
+                        state.model, part[:, :-1], part[:, 1:], config.label_smoothing
+                    )
+                (loss / labels).backward()
+                total += loss.detach() / labels
+        return total.item(), state.update(), labels
+
+    def evaluate(self, epoch: int) -> tuple[float, float | None]:
+        state, config = self.state, self.state.config
+        tokens = config.micro_batch_tokens or config.batch_tokens
+        loss = text_loss(state.averaged, self.dataset.validation, tokens, config.bf16)
+        if self.run is not None and loss < state.best_validation_loss:
+            self.run.save_best(TextGenerator(state.averaged, self.dataset.tokenizer))
+        return loss, None
