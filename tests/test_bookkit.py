@@ -193,6 +193,21 @@ def test_the_view_survives_any_token_and_tells_itself_apart() -> None:
     )
 
 
+def test_views_of_one_page_share_their_style_and_keep_their_own_width() -> None:
+    """A style holds for its whole page: nothing in it may be of one view alone."""
+    styles, widths = set(), []
+    for tokens in (3, 12):
+        names = [f"word {number}" for number in range(tokens)]
+        page = AttentionView(torch.eye(tokens), names)._repr_html_()
+        styles |= set(re.findall(r"<style>.*?</style>", page, re.DOTALL))
+        (drawn,) = re.findall(r'viewBox="0 0 (\d+) ', page)
+        (own,) = re.findall(r'<div class="attnview"[^>]*--attn-width: (\d+)px', page)
+        assert drawn == own
+        widths.append(int(own))
+    assert len(styles) == 1
+    assert widths[0] < widths[1]
+
+
 @pytest.mark.parametrize(
     ("weights", "keys", "message"),
     [
