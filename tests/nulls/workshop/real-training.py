@@ -81,3 +81,24 @@ translation_model = lambda types, sizes: with_tie(
 # %% claim: Tiny has 2.57 million
 # null: a vocabulary of a tenth
 PRESETS["tiny"] = PRESETS["tiny"]._replace(vocab_size=PRESETS["tiny"].vocab_size // 10)
+
+# %% claim: The language model's run that was cut short ends in the same bits
+# null: a run that is left after ten steps and not taken up again
+runs = Path(tempfile.mkdtemp())
+text_run("text-whole")
+text_run("text-cut", 10)
+
+# %% claim: The language model's run that was cut short ends in the same bits
+# null: the run of another seed in place of the one cut short
+runs = Path(tempfile.mkdtemp())
+text_run("text-whole")
+text_run("text-cut", seed=2)
+
+# %% claim: The language model's run that was cut short ends in the same bits
+# null: an untrained model
+best = TextGenerator(
+    language_model(text.tokenizer.vocab_size, text_sizes), text.tokenizer
+)
+in_one_go[-1] = in_one_go[-1]._replace(
+    validation_loss=text_loss(best.model, text.validation)
+)
