@@ -18,7 +18,9 @@ from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.phrasebook import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import Vocabulary, WordTokenizer
+from transformer.text.words import Vocabulary, WordTokenizer, detokenize
+from transformer.training.config import TrainingConfig
+from transformer.training.loop import train
 
 pytestmark = pytest.mark.plain  # nothing here is about shapes
 SENTENCE = "Jane visite l'Afrique en septembre"
@@ -502,9 +504,9 @@ def violations_without_scripts(page: Page) -> int:
 
 @pytest.fixture(scope="module")
 def subwords() -> Translator:
-    """A small model with pieces of words, its weights drawn at random."""
-    pairs = sample_pairs(300, 0)
-    sentences = [" ".join(side) for pair in pairs for side in pair]
+    """A small model with pieces of words, trained for a few seconds."""
+    pairs = [tuple(map(detokenize, pair)) for pair in sample_pairs(300, 0)]
+    sentences = [side for pair in pairs for side in pair]
     tokenizer = SubwordTokenizer.train(sentences, 200, "raw")
     torch.manual_seed(3)
     config = TransformerConfig(
@@ -520,7 +522,14 @@ def subwords() -> Translator:
         tie_embeddings=True,
         max_length=48,
     )
-    return Translator(Transformer(config).eval(), tokenizer, tokenizer)
+    model = Transformer(config)
+    examples = [tuple(map(tokenizer.encode, pair)) for pair in pairs]
+    few = TrainingConfig(
+        epochs=12, batch_tokens=1000, learning_rate=0.01, warmup_steps=20
+    )
+    for _ in train(model, examples, few):
+        pass
+    return Translator(model.eval(), tokenizer, tokenizer)
 
 
 def test_a_model_with_subwords_has_a_page(

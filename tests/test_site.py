@@ -166,6 +166,7 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
     for event, complaint in said.items():
         page.on(event, lambda x, c=complaint: wrong.append(c(x)) if c(x) else None)
     page.goto(f"{home}/{name}.html", wait_until="load")
+    wait_for_live_models(page)
     checks = {
         "wider than the screen": TOO_WIDE,
         "not typeset": UNTYPESET,
@@ -192,6 +193,14 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
         wrong += [f"axe, {scheme}: {hit}" for hit in found]
     page.close()
     assert not wrong, f"{name}:\n" + "\n".join(wrong)
+
+
+def wait_for_live_models(page: Page) -> None:
+    """Go where live models are, so that they load."""
+    for model in page.locator("[data-live]").all():
+        model.scroll_into_view_if_needed()
+        model.locator(".live-words button").first.wait_for()
+    page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
 
 
 def wear(page: Page, scheme: str) -> None:
@@ -704,3 +713,176 @@ def test_the_lab_switches_parts_off_and_links_to_what_fails(
         name = address.partition("#")[2]
         text = page.request.get(address).text()
         assert f'id="{name}"' in text, address
+
+
+# The live model
+
+
+EXPLORE = "book/explore"
+WITH_A_LIVE_VIEW = [
+    page
+    for page in CHAPTERS
+    if "{live} " in (ROOT / f"{page}.md").read_text(encoding="utf-8")
+]
+
+
+class Model:
+    """A live model on a page that was opened from the disk, as a reader uses it."""
+
+    def __init__(self, page: Page, name: str, state: str = "") -> None:
+        self.page = page
+        page.goto("about:blank")
+        page.goto(f"{(SITE / name).as_uri()}.html{state}")
+        wait_for_live_models(page)
+        self.place = page.locator("[data-live]")
+
+    def key(self, key: str) -> Locator:
+        return self.place.locator(f'[data-key="{key}"]')
+
+    @property
+    def words(self) -> str:
+        buttons = self.place.locator(".live-words button").all()
+        texts = [button.evaluate("e => e.firstChild.data") for button in buttons]
+        return " ".join(text for text in texts if text != "<eos>")
+
+    def rows(self) -> dict[str, float]:
+        """The weights of the row in hand, by key."""
+        rows = self.place.locator(".live-row-table tbody tr").all()
+        return {
+            row.locator("button").inner_text(): float(row.locator("b").inner_text())
+            for row in rows
+        }
+
+
+def test_the_front_page_leads_to_the_live_model(page: Page) -> None:
+    page.goto((SITE / "book" / "intro.html").as_uri())
+    assert page.locator(".live-hero").bounding_box()["y"] < 300
+    page.get_by_label("A sentence in French").fill("Paul vend sa voiture")
+    page.get_by_role("button", name="Open the whole model").click()
+    page.wait_for_url("**/explore.html?s=Paul+vend+sa+voiture")
+    page.locator(".live-words button").first.wait_for()
+    assert page.locator(".live-input").input_value() == "Paul vend sa voiture"
+    words = page.locator(".live-words button").all_inner_texts()
+    assert [text.split()[0] for text in words] == [
+        "Paul",
+        "sells",
+        "his",
+        "car",
+        "<eos>",
+    ]
+
+
+def test_the_front_page_shows_attention_without_scripts(browser: Browser) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((SITE / "book" / "intro.html").as_uri())
+    hero = page.locator(".live-hero")
+    hero.get_by_text("Africa", exact=True).first.click()
+    africa = hero.locator(".live-pair li", has_text="Afrique").locator("b:visible")
+    assert float(africa.inner_text()) > 0.5
+    assert hero.locator("svg g:visible path").count() >= 1
+    page.goto((SITE / f"{EXPLORE}.html").as_uri())
+    assert page.locator(".live-pair svg").is_visible()
+    page.close()
+
+
+def test_a_live_model_loads_when_its_reader_comes_to_it(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((SITE / f"{WITH_A_LIVE_VIEW[0]}.html").as_uri(), wait_until="load")
+    picture = page.locator("[data-live] .live-still")
+    assert picture.count() == 1
+    assert not [url for url in asked if url.endswith("phrasebook.js")]
+    wait_for_live_models(page)
+    assert picture.count() == 0
+    assert len([url for url in asked if url.endswith("phrasebook.js")]) == 1
+
+
+def test_what_chapters_say_of_their_live_views_is_so(page: Page) -> None:
+    assert {Path(name).name[:2] for name in WITH_A_LIVE_VIEW} == {
+        *["03", "04", "05", "07", "09", "13", "14"]
+    }
+    by_number = {Path(name).name[:2]: name for name in WITH_A_LIVE_VIEW}
+
+    search = Model(page, by_number["03"])
+    weights = search.rows()
+    assert max(weights, key=weights.__getitem__) == "Jane"
+    search.key("key-3").click()
+    assert "“voiture” for “sa”" in search.place.locator(".live-number").inner_text()
+
+    root = Model(page, by_number["04"])
+    before, words = max(root.rows().values()), root.words
+    root.key("here-scale").uncheck()
+    assert before < 0.7 < 0.95 < max(root.rows().values())
+    assert root.words == words == "Jane visits Africa in September"
+
+    heads = Model(page, by_number["05"])
+    found = heads.place.locator(".live-heads small").all_inner_texts()
+    assert [text.split()[0] for text in found] == ["visite", "en", "Afrique", "Afrique"]
+
+    stream = Model(page, by_number["07"])
+    stream.key("off-norm:e1.self").uncheck()
+    assert stream.words == words
+    stream.key("off-norm:e1.self").check()
+    stream.key("off-residual:e1.self").uncheck()
+    assert stream.words != words
+
+    masked = Model(page, by_number["09"])
+    never = masked.place.locator(".live-matrix .live-never")
+    assert never.count() == 4 * 3 / 2
+    masked.key("forth").click()
+    assert never.count() == 5 * 4 / 2
+    masked.key("here-causal").uncheck()
+    assert never.count() == 0
+
+    tokens = Model(page, by_number["13"])
+    for token, written in (
+        ("dog", "the big dog likes the small white cat"),
+        ("black", "the big black dog likes the small white cat"),
+    ):
+        tokens.place.locator(".live-next button", has_text=token).click()
+        assert tokens.words == written
+        tokens.key("unforce").click()
+
+    owners = Model(page, by_number["14"])
+    assert owners.words == "Jane sells his car"
+    for head, owner in ((1, "his"), (2, "her"), (3, "his")):
+        owners.key(f"off-head:e2.self.{head}").check()
+        assert owners.words == f"Jane sells {owner} car"
+        owners.key(f"off-head:e2.self.{head}").uncheck()
+    whole = owners.key("link").get_attribute("href")
+    owners.key("link").click()
+    page.wait_for_url(f"**/{(whole or '').removeprefix('../')}")
+    assert owners.words == "Jane sells his car"
+
+
+def test_what_the_live_page_says_to_look_for_is_there(page: Page) -> None:
+    model = Model(page, EXPLORE)
+    states = page.locator("section li a[href^='#s=']")
+    hrefs = [link.get_attribute("href") or "" for link in states.all()]
+    her, greedy, beam, unordered, one, three = hrefs
+
+    def follow(state: str) -> str:
+        page.locator(f'section li a[href="{state}"]').click()
+        page.wait_for_function("state => location.hash === state", arg=state)
+        return model.words
+
+    assert follow(her) == "Jane sells her car"
+    probes = {
+        block.get_attribute("data-at"): block.inner_text().split()[-1]
+        for block in page.locator("[data-at^=d]").all()
+    }
+    right = [at for at, probe in probes.items() if probe == "her"]
+    assert right == ["d2.cross", "d2.ff"]
+    assert "black" not in follow(greedy)
+    assert follow(beam) == "the big dog likes the small white cat"
+    follow(unordered)
+    weights = page.locator(".live-attended ol").first.locator("b").all_inner_texts()
+    assert weights[0] == weights[5] == ".50"
+    assert follow(one) == "Jane sells her car"
+    buttons = page.locator(".live-head-grid button")
+    assert buttons.count() == 24
+    for n in range(24):
+        buttons.nth(n).click()
+        assert "the same words" in page.locator(".live-whole").inner_text()
+        buttons.nth(n).click()
+    assert follow(three) == "Jane sells his car"
