@@ -11,6 +11,8 @@ from transformer.beyond.language_model import (
     LanguageModelConfig,
     PromptDecoder,
 )
+from transformer.beyond.llama import Llama, LlamaConfig, LlamaDecoder, from_llama
+from transformer.beyond.text_generator import TextGenerator
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import beam_search, greedy_search, sample
@@ -65,12 +67,16 @@ __all__ = [
     "KeysValues",
     "LanguageModel",
     "LanguageModelConfig",
+    "Llama",
+    "LlamaConfig",
+    "LlamaDecoder",
     "MultiHeadAttention",
     "PositionalEncoding",
     "PromptDecoder",
     "Residual",
     "StepMetrics",
     "SubwordTokenizer",
+    "TextGenerator",
     "TokenEmbedding",
     "TrainingConfig",
     "Transformer",
@@ -94,6 +100,7 @@ __all__ = [
     "exact_match",
     "fetch_multi30k",
     "from_gpt2",
+    "from_llama",
     "from_torch",
     "greedy_search",
     "label_smoothed_loss",
