@@ -48,7 +48,7 @@ def browser() -> Iterator[Page]:
 
 
 def load(browser: Page, model: Transformer) -> None:
-    described = describe_model(model, [])
+    described = describe_model(model, [[model.config.source_vocab_size - 1]])
     browser.evaluate("found => { model = engine.loadModel(found); }", described)
 
 
@@ -202,13 +202,8 @@ def test_every_intermediate_is_pytorchs(browser: Page, number: int) -> None:
         )
         assert found.keys() == wanted.keys()
         for name, tensor in found.items():
-            torch.testing.assert_close(
-                tensor,
-                wanted[name],
-                atol=1e-4,
-                rtol=0,
-                msg=lambda m, n=name: f"{n}: {m}",
-            )
+            assert tensor.shape == wanted[name].shape, name
+            assert (tensor - wanted[name]).abs().max() <= 1e-4, name
         cached = browser.evaluate(
             "compute", {"source": source, "target": target, "cached": True}
         )

@@ -243,9 +243,15 @@ function logSoftmax(logits) {
 
 // The likeliest tokens, best first; of equals the lowest id first.
 function likeliest(logits, count, temperature = 1) {
-  const logged = logSoftmax(logits.map((value) => value / temperature));
-  return Array.from(logged, (value, id) => ({ id, logProbability: value, probability: Math.exp(value) }))
-    .sort((a, b) => b.logProbability - a.logProbability || a.id - b.id).slice(0, count);
+  const logged = logSoftmax(logits.map((value) => value / temperature)), best = [];
+  logged.forEach((value, id) => {
+    if (best.length === count && !(value > logged[best.at(-1)])) return;
+    let at = best.length;
+    while (at > 0 && value > logged[best[at - 1]]) at--;
+    best.splice(at, 0, id);
+    best.length = Math.min(best.length, count);
+  });
+  return best.map((id) => ({ id, logProbability: logged[id], probability: Math.exp(logged[id]) }));
 }
 
 function argmax(logits) {
@@ -286,12 +292,12 @@ function sample(model, source, maxLength, temperature, seed, run, prefix) {
   const random = randomNumbers(seed);
   const draw = (logits) => {
     let left = random();
-    const ranked = likeliest(logits, logits.length, temperature);
-    for (const { id, probability } of ranked) {
-      left -= probability;
+    const logged = logSoftmax(logits.map((value) => value / temperature));
+    for (let id = 0; id < logged.length; id++) {
+      left -= Math.exp(logged[id]);
       if (left < 0) return id;
     }
-    return ranked[0].id; // what rounding left over
+    return argmax(logits); // what rounding left over
   };
   return generate(model, source, maxLength, draw, run, prefix);
 }

@@ -671,14 +671,14 @@ function mount(root, data) {
   }
 
   function drawLogit() {
-    const id = view.ranked[Math.min(state.key ?? 0, view.ranked.length - 1)].id, x = row(view.trace.hidden, view.at), w = row(model.output.weight, id);
+    const { id, probability } = view.ranked[Math.min(state.key ?? 0, view.ranked.length - 1)], x = row(view.trace.hidden, view.at), w = row(model.output.weight, id);
     const product = x.map((value, i) => value * w[i]), sum = product.reduce((total, value) => total + value, 0);
     return [
       h("h2", {}, "One number: the logit of ", quoted(targetText(id))),
       strips(null, [x, "the last vector", "q", { scale: largest(x) }], [w, `the row of “${targetText(id)}” in the output matrix`, "k", { scale: largest(w) }], [product, "their products, number by number", "w", { scale: largest(product) }]),
       drawSum(x, w, product),
       h("dl", { class: "live-steps-out" }, h("dt", {}, "Sum: the logit"), h("dd", {}, number(sum, 3)),
-        h("dt", {}, "Softmax over all tokens"), h("dd", {}, percent(likeliest(row(view.trace.logits, view.at), config.target_vocab_size).find((each) => each.id === id).probability))),
+        h("dt", {}, "Softmax over all tokens but <pad> and <bos>", state.mode === "sample" && `, at temperature ${number(state.temperature, 1)}`), h("dd", {}, percent(probability))),
     ];
   }
 
