@@ -61,6 +61,34 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
 
 
 @exercise
+def check_vocabularies(bits: Any) -> Verdict:
+    """Exercise: bits a character of a model that reads subwords."""
+    answer = number(bits)
+    token = math.log2(300)
+    if math.isclose(answer, token / 4, rel_tol=0.005):
+        return right(
+            "2.06 bits, where the model of characters needs 2.32: the second is "
+            "better, although its perplexity is sixty times as high."
+        )
+    known = {
+        token: "These are the bits a token, and a token has four characters here.",
+        math.log2(5): "These are the bits a character of the first model.",
+        math.log(300) / 4: "These are nats: the logarithm of bits has base two.",
+        math.log2(300 / 4): "You divided the perplexity: divide its logarithm.",
+        300 / 4: "You divided the perplexity: take its logarithm first.",
+        token * 4: "You multiplied: a character costs less than a token.",
+        token * 250: "These are the bits of the whole text.",
+    }
+    for value, message in known.items():
+        if math.isclose(answer, value, rel_tol=0.005):
+            return wrong(message)
+    return wrong(
+        f"Got {answer:g}. The text costs 250 times the bits a token; what is that a "
+        "character?"
+    )
+
+
+@exercise
 def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
     """Exercise: a bigram with absolute discounting over the uniform guess."""
     text, size = "banana bandana", 6

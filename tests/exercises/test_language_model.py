@@ -12,6 +12,7 @@ from bookkit.checks.language_model import (
     check_bigram,
     check_induction,
     check_perplexity,
+    check_vocabularies,
 )
 
 
@@ -61,6 +62,8 @@ def fixed(weights):
         (check_perplexity, lambda z, w: surprise(z, w).mean().exp()),
         (check_perplexity, lambda z, w: F.cross_entropy(z, w).exp().item()),
         (check_perplexity, lambda z, w: 2 ** (surprise(z, w).mean() / math.log(2))),
+        (check_vocabularies, 250 * math.log2(300) / 1000),
+        (check_vocabularies, torch.tensor(2.06)),
         (check_bigram, bigram),
         (check_induction, stripe),
         (check_induction, diagonal),
@@ -108,6 +111,14 @@ def test_model_solutions_are_right(check, answer):
             lambda z, w: F.cross_entropy(z[:3, :4], w[:3].clamp(max=3)).exp(),
             "among seven",
         ),
+        (check_vocabularies, math.log2(300), "a token has four"),
+        (check_vocabularies, math.log2(5), "first model"),
+        (check_vocabularies, math.log(300) / 4, "nats"),
+        (check_vocabularies, math.log2(300 / 4), "divide its logarithm"),
+        (check_vocabularies, 75, "logarithm first"),
+        (check_vocabularies, 4 * math.log2(300), "You multiplied"),
+        (check_vocabularies, 250 * math.log2(300), "whole text"),
+        (check_vocabularies, 9, "what is that a"),
         (check_bigram, lambda *a: bigram(*a, delta=0), "plain share"),
         (check_bigram, lambda *a: bigram(*a, lower=0), "is lost"),
         (check_bigram, lambda *a: bigram(*a, kinds=1), "not only one"),

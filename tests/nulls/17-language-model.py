@@ -51,6 +51,18 @@ attended = dict.fromkeys(attended, attended[32])
 # null: the model goes on gaining
 attended[32] = attended[8] - 0.1
 
+# %% claim: Counts of seven characters
+# null: both orders are as good
+counted[7] = counted[5]
+
+# %% claim: Counts of seven characters
+# null: behind only where the six are new
+counted[7] = counted[7].where(often < 10, counted[5])
+
+# %% claim: Counts of seven characters
+# null: behind only where the six are known
+counted[7] = counted[7].where(often > 0, counted[5])
+
 # %% claim: Among the stored runs
 # null: the model and the counts are even
 page_models = dict(best_counts)
@@ -70,6 +82,10 @@ tried = dict.fromkeys(tried, tried[0.75])
 # %% claim: At order 5 no other discount
 # null: another one is better
 tried[0.5], tried[0.75] = tried[0.75], tried[0.5]
+
+# %% claim: At order 5 no other discount
+# null: a discount makes the trigram a rival
+best_trigram = attended[32].mean()
 
 # %% claim: Cached generation equals
 # null: every cached token is taken for the first
@@ -101,6 +117,10 @@ whole = copying(train_copying(2, steps=1)[0])
 # %% claim: The second layer's score
 # null: switching off changes nothing
 no_first = no_second = whole
+
+# %% claim: The second layer's score
+# null: without a head each letter is guessed
+no_first = no_second = (math.log2(LETTERS) - 0.01, no_first[1])
 
 # %% claim: The second layer's score
 # null: one layer is enough
