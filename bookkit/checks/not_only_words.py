@@ -1,0 +1,154 @@
+"""Checks for the exercises of chapter 18, Is it only for words?"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bookkit.exercises import (
+    Refused,
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    tensor,
+    wrong,
+)
+
+_NORMAL = torch.distributions.Normal(0.0, 1.0)
+
+
+def _quantile(share: float) -> float:
+    return float(_NORMAL.icdf(torch.tensor(share)))
+
+
+@exercise
+def check_interval(interval: Callable[..., Any]) -> Verdict:
+    """The interval around the mean that holds a share of a normal distribution."""
+    cases = ((40.0, 25.0, 0.8), (-3.0, 0.5, 0.5), (0.0, 2.0, 0.95))
+    for mean, std, share in cases:
+        answer = interval(mean, std, share)
+        if isinstance(answer, Tensor) or not isinstance(answer, Iterable):
+            raise Refused("Give back two numbers: the lower and the upper end.")
+        ends = [number(end) for end in answer]
+        if len(ends) != 2:
+            raise Refused("Give back two numbers: the lower and the upper end.")
+        low, high = ends
+        if low > high:
+            return wrong("the lower end comes first")
+        reach = _quantile((1 + share) / 2)
+
+        def is_half(other: float, low=low, high=high, mean=mean) -> bool:  # type: ignore[no-untyped-def]
+            return bool(
+                abs(high - mean - other) < 1e-3 and abs(mean - low - other) < 1e-3
+            )
+
+        if is_half(std * reach):
+            continue
+        if is_half(abs(std * _quantile(share))):
+            return wrong(
+                "one tail was forgotten: with that share below the upper end *and* "
+                "above the lower one, both tails are left out of the middle"
+            )
+        if is_half(std * share):
+            return wrong(
+                "the share of the probability is not the share of a deviation: "
+                "68% lie within one deviation"
+            )
+        if is_half(std**2 * reach):
+            return wrong("that multiplies by the variance: the deviation is its root")
+        if is_half(std**0.5 * reach):
+            return wrong("std is the deviation already: no root of it is needed")
+        if is_half(std * _quantile(1 - (1 - share) / 4)):
+            return wrong("the share outside was halved twice")
+        if is_half(2 * std) or is_half(1.96 * std) or is_half(1.28 * std):
+            return wrong("the factor depends on the share: here it is always the same")
+        if is_half(std):
+            return wrong("one deviation to either side holds 68%, whatever the share")
+        if is_half(reach):
+            return wrong("a wider distribution has a wider interval: multiply by std")
+        if abs((low + high) / 2 - mean) > 1e-3:
+            return wrong("the middle of the interval should be the mean")
+        return wrong(
+            f"for mean {mean:g}, deviation {std:g} and {share:.0%}, the ends should be "
+            f"{mean - std * reach:.2f} and {mean + std * reach:.2f}"
+        )
+    return right("each tail gets half of what is left outside")
+
+
+@exercise
+def check_starts(starts: Callable[..., Any]) -> Verdict:
+    """Starts of the training windows that hold nothing of the test."""
+    # A cut, not the length, decides; the last has one window that just fits.
+    for length, cut, history, horizon in (
+        (309, 200, 44, 11),
+        (50, 30, 8, 3),
+        (20, 11, 8, 3),
+    ):
+        answer = starts(length, cut, history, horizon)
+        if isinstance(answer, Tensor):
+            answer = answer.flatten().tolist()
+        if isinstance(answer, int | float | str) or not isinstance(answer, Iterable):
+            raise Refused("Give back the indices: a list, a range or a tensor.")
+        found = sorted({int(number(start)) for start in answer})
+        last = cut - history - horizon
+        if found == list(range(last + 1)):
+            continue
+        if not found:
+            return wrong("there are windows that fit, and the list is empty")
+        if found[0] != 0 and found[0] != 1:
+            return wrong("the first window may start with the first value, index 0")
+        if found[-1] == length - history - horizon:
+            return wrong("those windows run to the end of the series, into the test")
+        if found[-1] in (cut - history, cut - history - 1):
+            return wrong(
+                "the histories end before the cut, but the values to be forecast are "
+                "of the test: they would be trained on"
+            )
+        if found[-1] in (cut - horizon, cut - 1, cut):
+            return wrong("a window needs room for its history too")
+        if found[-1] == last + 1:
+            return wrong(
+                "one too many: the last value of that window is the cut itself"
+            )
+        if found == list(range(last)):
+            return wrong(
+                "one window more fits: its last value is just before the cut, and "
+                "range leaves out its end"
+            )
+        if found == list(range(0, last + 1, horizon)) or found == list(
+            range(0, last + 1, history + horizon)
+        ):
+            return wrong("windows may overlap one another: only the cut is a border")
+        if found == list(range(1, last + 1)) or found == list(range(1, last + 2)):
+            return wrong("indices count from 0, and the first window is missing")
+        return wrong(f"with a cut at {cut} the last start should be {last}")
+    return right("a window's last value comes before the cut, its first anywhere")
+
+
+@exercise
+def check_join(join: Callable[[Tensor, int], Tensor]) -> Verdict:
+    """Patches, row by row, back to the image."""
+    for side, size in ((4, 2), (3, 4), (2, 3)):
+        length = side * size
+        image = torch.arange(length**2).float().view(length, length) + 11
+        grid = image.view(side, size, side, size).transpose(1, 2)
+        patches = grid.reshape(side**2, size**2)
+        answer = tensor(join(patches, size), "the image")
+        if near(answer, image):
+            continue
+        inner = grid.mT.transpose(1, 2).reshape(length, length)
+        outer = grid.transpose(0, 1).transpose(1, 2).reshape(length, length)
+        joined = patches.view(length, length)
+        mistakes = {
+            "the numbers are those of one patch after the other: a row of the image "
+            "runs through several patches, so exchange axes before joining": joined,
+            "each patch is transposed within itself": inner,
+            "the patches are laid out column by column: they came row by row": outer,
+            "the whole image is transposed": image.mT,
+        }
+        return wrong(explain(answer, image, mistakes))
+    return right("row, row within, column, column within: that is an image's order")

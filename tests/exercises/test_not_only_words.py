@@ -1,0 +1,145 @@
+"""Chapter 18's exercises: right answers pass, likely wrong ones are named."""
+
+import pytest
+import torch
+
+from bookkit.checks.not_only_words import check_interval, check_join, check_starts
+
+NORMAL = torch.distributions.Normal(0.0, 1.0)
+
+
+def around(reach):
+    """An interval whose half width is `reach(std, share)`."""
+
+    def interval(mean, std, share):
+        return mean - reach(std, share), mean + reach(std, share)
+
+    return interval
+
+
+def quantile(share):
+    return NORMAL.icdf(torch.tensor(share)).item()
+
+
+def in_tensors(mean, std, share):
+    normal = torch.distributions.Normal(torch.tensor(mean), torch.tensor(std))
+    tail = torch.tensor((1 - share) / 2)
+    return [normal.icdf(tail), normal.icdf(1 - tail)]
+
+
+@pytest.mark.parametrize(
+    "answer", [around(lambda std, share: std * quantile((1 + share) / 2)), in_tensors]
+)
+def test_an_interval(answer):
+    assert check_interval(answer).ok
+
+
+def as_list(length, cut, history, horizon):
+    window = history + horizon
+    return [i for i in range(length) if i + window <= cut]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        as_list,
+        lambda length, cut, history, horizon: range(cut - history - horizon + 1),
+        lambda *sizes: torch.tensor(as_list(*sizes)),
+    ],
+)
+def test_starts_of_training_windows(answer):
+    assert check_starts(answer).ok
+
+
+def joined(patches, size):
+    side = round(len(patches) ** 0.5)
+    return patches.view(side, side, size, size).transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def by_loops(patches, size):
+    side = round(len(patches) ** 0.5)
+    image = torch.zeros(side * size, side * size)
+    for place, patch in enumerate(patches):
+        row, column = place // side * size, place % side * size
+        image[row : row + size, column : column + size] = patch.view(size, size)
+    return image
+
+
+def by_folding(patches, size):
+    side = round(len(patches) ** 0.5)
+    columns = patches.T[None]
+    shape = (side * size, side * size)
+    return torch.nn.functional.fold(columns, shape, size, stride=size)[0, 0]
+
+
+@pytest.mark.parametrize("answer", [joined, by_loops, by_folding])
+def test_an_image_from_patches(answer):
+    assert check_join(answer).ok
+
+
+def axes(*order):
+    """The grid's axes in this order, then joined."""
+
+    def join(patches, size):
+        side = round(len(patches) ** 0.5)
+        grid = patches.view(side, side, size, size).permute(order)
+        return grid.reshape(side * size, side * size)
+
+    return join
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "said"),
+    [
+        (check_interval, around(lambda std, share: std * abs(quantile(share))), "tail"),
+        (check_interval, around(lambda std, share: std * share), "68%"),
+        (
+            check_interval,
+            around(lambda std, share: std**2 * quantile((1 + share) / 2)),
+            "variance",
+        ),
+        (
+            check_interval,
+            around(lambda std, share: std**0.5 * quantile((1 + share) / 2)),
+            "no root",
+        ),
+        (
+            check_interval,
+            around(lambda std, share: std * quantile(1 - (1 - share) / 4)),
+            "twice",
+        ),
+        (check_interval, around(lambda std, share: 1.96 * std), "always the same"),
+        (check_interval, around(lambda std, share: std), "whatever the share"),
+        (
+            check_interval,
+            around(lambda std, share: quantile((1 + share) / 2)),
+            "multiply by std",
+        ),
+        (check_interval, lambda m, s, p: (m + s, m - s), "comes first"),
+        (check_interval, lambda m, s, p: (0.0, m + s), "the middle"),
+        (check_interval, around(lambda std, share: 3 * std), "should be"),
+        (check_interval, lambda m, s, p: m + s, "two numbers"),
+        (check_interval, lambda m, s, p: (m, m, s), "two numbers"),
+        (check_interval, lambda m, s, p: torch.tensor([m, s]), "two numbers"),
+        (check_starts, lambda n, c, h, f: range(n - h - f + 1), "end of the series"),
+        (check_starts, lambda n, c, h, f: range(c - h + 1), "trained on"),
+        (check_starts, lambda n, c, h, f: range(c - f + 1), "its history"),
+        (check_starts, lambda n, c, h, f: range(c - h - f + 2), "one too many"),
+        (check_starts, lambda n, c, h, f: range(c - h - f), "leaves out its end"),
+        (check_starts, lambda n, c, h, f: range(1, c - h - f + 1), "count from 0"),
+        (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, f), "overlap"),
+        (check_starts, lambda n, c, h, f: range(h, c - f + 1), "index 0"),
+        (check_starts, lambda n, c, h, f: [0, 1, 5], "last start"),
+        (check_starts, lambda n, c, h, f: [], "empty"),
+        (check_starts, lambda n, c, h, f: c - h - f, "a list"),
+        (check_join, axes(0, 1, 2, 3), "runs through several patches"),
+        (check_join, axes(0, 3, 1, 2), "within itself"),
+        (check_join, axes(1, 2, 0, 3), "column by column"),
+        (check_join, axes(1, 3, 0, 2), "whole image"),
+        (check_join, lambda p, size: p, "shape"),
+        (check_join, lambda p, size: 3, "Give back the image"),
+    ],
+)
+def test_a_wrong_answer_is_named(check, answer, said):
+    assert not check(answer).ok
+    assert said in check(answer).message

@@ -1,0 +1,119 @@
+# %% claim: Looking up rows of an embedding table
+# null: the one stands a place further on
+draw_one_hot = F.one_hot
+F.one_hot = lambda ids, count: draw_one_hot((ids + 1) % count, count)
+
+# %% claim: No window to train on changes
+# null: the scale is that of the whole series
+
+
+def split(values, first, end):
+    first, end = first - 1700, end - 1700
+    scaled = (values[:end] - values.mean()) / values.std()
+    return windows(scaled[:first]), windows(scaled[first - history :])
+
+
+# %% claim: No window to train on changes
+# null: the histories end before 1900, and what they are to forecast does not
+
+
+def split(values, first, end):
+    first, end = first - 1700, end - 1700
+    scaled = (values[:end] - values[:first].mean()) / values[:first].std()
+    return windows(scaled[: first + horizon]), windows(scaled[first - history :])
+
+
+# %% claim: For an error of 20
+# null: the squared error, whatever the deviation
+forecast_loss = lambda forecast, actual: (actual - forecast.mean).square().mean()
+
+# %% claim: For an error of 20
+# null: the logarithm of the variance in place of the deviation's
+
+
+def forecast_loss(forecast, actual):
+    errors = (actual - forecast.mean) / forecast.std
+    return (errors.square() / 2 + 2 * forecast.std.log()).mean()
+
+
+# %% claim: The autoregression has a smaller error
+# null: the autoregression is an encoder as well
+errors["autoregression"] = errors["encoder"][:1]
+by_cycle["autoregression"] = by_cycle["encoder"]
+wins = 0
+
+# %% claim: The autoregression has a smaller error
+# null: the networks forecast the mean
+errors["encoder"] = errors["GRU"] = errors["mean"].expand(3, -1, -1)
+
+# %% claim: The autoregression has a smaller error
+# null: it is ahead in half of the groups
+wins = 5
+
+# %% claim: Intervals of the autoregression
+# null: everybody's intervals hold what they should
+inside["encoder"] = inside["GRU"] = [0.8] * 3
+
+# %% claim: Intervals of the autoregression
+# null: the autoregression's are as narrow as the encoder's
+inside["autoregression"] = inside["encoder"]
+
+# %% claim: Up to 1943 encoder and autoregression
+# null: the lead is the same in all years
+lead = errors["encoder"].mean() - errors["autoregression"].mean()
+errors["encoder"] = errors["autoregression"].expand(3, -1, -1) + lead
+
+# %% claim: Up to 1943 encoder and autoregression
+# null: windows at other scales change nothing
+errors["rescaled"] = errors["encoder"]
+
+# %% claim: Schwarz's criterion
+# null: how many years it sees makes no difference
+by_order = dict.fromkeys(by_order, errors["autoregression"].mean().item())
+
+# %% claim: Schwarz's criterion
+# null: more steps help on later years too
+tried["GRU"] = {steps: (pair[0], pair[0]) for steps, pair in tried["GRU"].items()}
+
+# %% claim: One shuffle for all costs
+# null: one shuffle for all costs what a shuffle for each does
+right_share["one shuffle for all"] = right_share["a shuffle for each"]
+
+# %% claim: One shuffle for all costs
+# null: positions make no difference
+right_share["no positions"] = right_share["as they are"]
+
+# %% claim: One shuffle for all costs
+# null: without positions there is nothing left but chance
+right_share["no positions"] = [0.1] * 3
+
+# %% claim: With the rows of its table
+# null: the table is shuffled the other way round
+once = once.argsort()
+
+# %% claim: With the rows of its table
+# null: the positions are off in the first model too
+model_with_positions = classifiers["as they are"][0]
+classifiers["as they are"] = classifiers["no positions"]
+classifiers["as they are"][0].position.table = model_with_positions.position.table
+
+# %% claim: With the rows of its table
+# null: the blind model has positions
+classifiers["no positions"] = classifiers["one shuffle for all"]
+
+# %% claim: In each of the three tables
+# null: a table that is a grid, half of its columns for the row and half for the column
+from transformer.positional import sinusoids
+
+axis = sinusoids(4, 16)
+grid = torch.cat((axis.repeat_interleave(4, 0), axis.repeat(4, 1)), dim=1)
+for model in classifiers["as they are"]:
+    model.position.table.weight.data = grid.clone()
+
+# %% claim: In both layers the most attended
+# null: the attention is what matters
+agree["most attended, layer 2"] = 1.0
+
+# %% claim: In both layers the most attended
+# null: ink is no better than chance
+agree["most ink"] = 1 / 16
