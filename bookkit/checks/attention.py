@@ -19,54 +19,6 @@ from bookkit.exercises import (
 
 
 @exercise
-def check_scores(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
-    """The scaled scores q kᵀ / √d_k, for any width and any batch."""
-    g = torch.Generator().manual_seed(0)
-    for batch, queries, keys, d_k in ((), 4, 6, 9), ((2, 3), 4, 6, 16):
-        query = torch.randn(*batch, queries, d_k, generator=g)
-        key = torch.randn(*batch, keys, d_k, generator=g)
-        plain = query @ key.transpose(-2, -1)
-        expected = plain / math.sqrt(d_k)
-        mistakes = {
-            "The scale is missing: divide by the square root of d_k.": plain,
-            "You divided by d_k, not by its square root.": plain / d_k,
-            "You multiplied by the square root of d_k: divide.": plain * math.sqrt(d_k),
-            "You divided by √2. That was the example's width; d_k here is the size of "
-            "the last dimension.": plain / math.sqrt(2),
-            "You divided by the root of the number of keys. d_k is the width of a key, "
-            "not how many there are.": plain / math.sqrt(keys),
-            "You divided by the root of the number of queries. d_k is the size of the "
-            "last dimension.": plain / math.sqrt(queries),
-            "It is transposed: a row for each query, a column for each key.": (
-                expected.transpose(-2, -1)
-            ),
-            "You compared queries with queries: the keys have no part.": (
-                query @ query.transpose(-2, -1) / math.sqrt(d_k)
-            ),
-            "The sign is wrong: a larger dot product is a better match.": -expected,
-            "Those are weights. Stop before the softmax.": expected.softmax(dim=-1),
-        }
-        if batch:
-            mistakes[
-                "You took d_k from axis 1, which is a batch axis here: it is "
-                "the last axis's size."
-            ] = plain / math.sqrt(batch[1])
-        try:
-            result = answer(query, key)
-        except RuntimeError as error:
-            if batch:
-                return wrong(
-                    "Right for one sentence; with batch dimensions in front it raised "
-                    f"RuntimeError: {error}. `.T` turns all dimensions round: swap the "
-                    "last two, `transpose(-2, -1)`."
-                )
-            raise
-        if not near(result, expected):
-            return wrong(explain(result, expected, mistakes))
-    return right("One score for each pair, with variance 1 at any width.")
-
-
-@exercise
 def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
     """A softmax over the last dimension that no score can overflow."""
     g = torch.Generator().manual_seed(0)
@@ -236,25 +188,3 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     if not near(row, torch.zeros(2, 5)):
         return wrong("A row that may attend to nothing should be zeros.")
     return right("Hidden words are never counted, and an empty row is zeros.")
-
-
-@exercise
-def check_weight(answer: float | Tensor) -> Verdict:
-    """The weight of the first of two keys: dot products 3 and 1, d_k = 4."""
-    weight = number(answer)
-    mistakes = {
-        0.88: "That is without the scale: divide both by √4 first.",
-        0.62: "You divided by d_k, not by its square root.",
-        0.27: "That is the weight of the second key.",
-        0.12: "That is the second key's weight, without the scale.",
-        0.75: "Those are plain shares, 3 out of 3 + 1: where is the exponential?",
-        0.98: "You multiplied by √4: divide.",
-    }
-    if abs(weight - 1 / (1 + math.exp(-1))) < 0.006:
-        return right("The scaled scores differ by 1, and e/(e + 1) is 0.73.")
-    for value, message in mistakes.items():
-        if abs(weight - value) < 0.006:
-            return wrong(message)
-    if not 0 <= weight <= 1:
-        return wrong("A weight lies between 0 and 1.")
-    return wrong("Divide the dot products by √4, then apply the softmax to the two.")

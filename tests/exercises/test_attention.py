@@ -8,9 +8,7 @@ import torch
 from bookkit.checks.attention import (
     check_masked_weights,
     check_scale,
-    check_scores,
     check_softmax,
-    check_weight,
 )
 
 LOWEST = torch.finfo(torch.float32).min
@@ -56,7 +54,6 @@ def from_two(query, key, weights):
 
 
 RIGHT = [
-    (check_scores, lambda q, k: dots(q, k) / math.sqrt(q.size(-1))),
     (check_softmax, stable),
     (check_softmax, lambda s: s.softmax(dim=-1)),
     (check_scale, from_two),
@@ -68,33 +65,9 @@ RIGHT = [
         check_masked_weights,
         lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1).masked_fill(~m, 0.0),
     ),
-    (check_weight, 1 / (1 + math.exp(-1))),
-    (check_weight, 0.73),
 ]
 
 WRONG = [
-    (check_scores, dots, "scale is missing"),
-    (check_scores, lambda q, k: dots(q, k) / q.size(-1), "square root"),
-    (check_scores, lambda q, k: dots(q, k) * math.sqrt(q.size(-1)), "multiplied"),
-    (check_scores, lambda q, k: dots(q, k) / math.sqrt(2), "example"),
-    (check_scores, lambda q, k: dots(q, k) / math.sqrt(k.size(-2)), "number of keys"),
-    (check_scores, lambda q, k: dots(q, k) / math.sqrt(len(q)), "number of queries"),
-    (check_scores, lambda q, k: dots(k, q) / math.sqrt(q.size(-1)), "transposed"),
-    (check_scores, lambda q, k: -dots(q, k) / math.sqrt(q.size(-1)), "sign"),
-    (
-        check_scores,
-        lambda q, k: (dots(q, k) / math.sqrt(q.size(-1))).softmax(-1),
-        "before the softmax",
-    ),
-    (check_scores, lambda q, k: q, "shape"),
-    (check_scores, lambda q, k: q @ k, "want transposing"),
-    (check_scores, lambda q, k: dots(q, q) / math.sqrt(q.size(-1)), "no part"),
-    (check_scores, lambda q, k: q @ k.t() / math.sqrt(q.size(-1)), "swap the last two"),
-    (
-        check_scores,
-        lambda q, k: dots(q, k) / math.sqrt(q.size(1)),
-        "axis 1, which is a batch axis",
-    ),
     (check_softmax, lambda s: s.exp(), "exponential"),
     (check_softmax, lambda s: s.exp() / s.exp().sum(-1, keepdim=True), "maximum"),
     (check_softmax, one_maximum, "each row's own"),
@@ -178,15 +151,6 @@ WRONG = [
     ),
     (check_masked_weights, lambda s, m: 1.0, "a tensor, not a float"),
     (check_masked_weights, in_place, "changed `scores` in place"),
-    (check_weight, "0.73", "without quotes"),
-    (check_weight, 0.12, "without the scale"),
-    (check_weight, 0.98, "multiplied"),
-    (check_weight, 0.88, "without the scale"),
-    (check_weight, 0.62, "square root"),
-    (check_weight, 0.27, "second key"),
-    (check_weight, 0.75, "exponential"),
-    (check_weight, 0.5, "Divide"),
-    (check_weight, 7.3, "between 0 and 1"),
 ]
 
 
@@ -205,7 +169,6 @@ def test_mistake_is_named(check, answer, words):
 @pytest.mark.parametrize(
     ("check", "arguments"),
     [
-        (check_scores, 2),
         (check_softmax, 1),
         (check_scale, 3),
         (check_masked_weights, 2),
@@ -217,11 +180,7 @@ def test_unanswered(check, arguments):
     assert repr(check(stub)).startswith("○")
 
 
-def test_prediction_unanswered():
-    assert repr(check_weight(...)).startswith("○")
-
-
 def test_an_error_becomes_a_verdict():
-    verdict = repr(check_scores(lambda q, k: q @ k))
+    verdict = repr(check_scale(lambda q, k, w: q @ k))
     assert verdict.startswith("✗")
     assert "RuntimeError" in verdict

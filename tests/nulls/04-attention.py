@@ -1,3 +1,11 @@
+# %% claim: The queries, keys and values above
+# null: the matrices of queries and keys exchanged
+W_Q, W_K = W_K, W_Q
+
+# %% claim: The queries, keys and values above
+# null: the values are the words themselves
+W_V = torch.eye(4)[:, :2]
+
 # %% claim: All weights are positive
 # null: the softmax over columns
 weights = scaled.softmax(dim=0)
@@ -14,42 +22,34 @@ output = scores.softmax(dim=-1) @ V
 # null: even weights
 output = V.mean(dim=0).expand(3, -1)
 
-# %% claim: The shares of the three corners
+# %% claim: An output is a weighted mean
 # null: mixed by other weights
 output = weights.roll(1, 1) @ V
 
-# %% claim: The shares of the three corners
+# %% claim: An output is a weighted mean
 # null: scores that are weights already
 scores = weights
 
-# %% claim: A number added to a whole row
+# %% claim: Only differences between scores
 # null: shares without the exponential
 softmax = torch.Tensor.softmax
 torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
 
-# %% claim: A number added to a whole row
+# %% claim: Only differences between scores
 # null: each weight by itself
 torch.Tensor.softmax = lambda x, dim: x.sigmoid()
 weights = scaled.sigmoid()
 
-# %% claim: Keys and values shuffled
+# %% claim: Order is invisible
 # null: positions are added to the keys
 in_order = attend
 attend = lambda query, key, value, scale: in_order(
     query, key + torch.arange(3.0)[:, None], value, scale
 )
 
-# %% claim: Keys and values shuffled
+# %% claim: Order is invisible
 # null: even weights: the keys make no difference
 attend = lambda query, key, value, scale: value.mean(dim=0).expand(len(query), -1)
-
-# %% claim: Divided after the softmax
-# null: divided before it
-scores = scaled
-
-# %% claim: Divided after the softmax
-# null: exponentials that are not shared out
-torch.Tensor.softmax = lambda x, dim: x.exp()
 
 # %% claim: From 1 to 1,024 dimensions
 # null: the variance does not depend on the width
@@ -100,6 +100,10 @@ at_ten["full"] = at_ten["root"]
 # null: √d_k does as badly
 at_ten["root"] = at_ten["full"]
 
+# %% claim: At one rate, √d_k
+# null: the larger rate makes no difference
+thirtyfold = at_ten["full"]
+
 # %% claim: Scores 2 and 1 are sharpened
 # null: shares of the scores
 torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
@@ -117,8 +121,8 @@ plain = as_if_64
 as_if_64 = plain
 
 # %% claim: Masked before the softmax
-# null: masked after it
-mask_before = lambda scaled: scaled.softmax(dim=-1) * visible
+# null: nothing is masked before it
+torch.Tensor.masked_fill = lambda scores, mask, fill: scores
 
 # %% claim: Masked before the softmax
 # null: masked after it, and shared out anew
