@@ -278,6 +278,8 @@ def test_a_switch_shows_the_answer_before_and_after(phrasebook: Reader) -> None:
     assert phrasebook.words == ["Jane", "visits", "Africa", "in", "September"]
     phrasebook.key("off-positions").uncheck()
     assert phrasebook.words != ["Jane", "visits", "Africa", "in", "September"]
+    different = phrasebook.page.locator(".live-words .live-differs").all_inner_texts()
+    assert [text.split()[0] for text in different] == phrasebook.words
 
 
 def test_heads_are_switched_in_their_part_and_in_the_grid(phrasebook: Reader) -> None:
@@ -374,7 +376,7 @@ def test_sampling_repeats_by_seed_and_follows_the_temperature(
         (".", "There is no word in it."),
         ("Jane " * 40, "too long: 40 tokens, at most 32 fit"),
         ("x" * 5000, "too long: 5000 characters"),
-        ("Jane visite 🦒", "“🦒” is not in the vocabulary, which has 257 words"),
+        ("Jane visite 🦒", "“🦒” is not in the vocabulary. The vocabulary has 257 words"),
         ("Джейн едет", "“джейн” is not in the vocabulary, nor is one other word"),
         ("<img src=x onerror=alert(1)>", "“<img” is not in the vocabulary, nor are"),
         ("Jane\x07", "A sentence has the control character U+0007."),

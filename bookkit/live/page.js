@@ -326,7 +326,7 @@ function mount(root, data) {
       lines.push(h("p", { class: "live-tokens" }, tokens.map((token) => h("span", { class: token.id === null ? "live-unknown" : null }, token.text))));
       lines.push(h("p", { class: "live-problem" }, `“${unknown[0].text.slice(0, 40)}” is not in the vocabulary`,
         unknown.length > 1 && `, nor ${unknown.length === 2 ? "is one other word" : `are ${unknown.length - 1} others`}`,
-        offered.length ? ". Words like it: " : `, which has ${source.words.length} words, such as `,
+        offered.length ? ". Words like it: " : `. The vocabulary has ${source.words.length} words, such as `,
         (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word))));
     }
     if (problem) lines.push(h("p", { class: "live-problem" }, problem));
@@ -363,7 +363,7 @@ function mount(root, data) {
     const word = (id, i) => {
       const logged = i === at ? view.ranked.find((each) => each.id === id) : null;
       return button(`step-${i}`, {
-        class: [i > at && "live-later", i === state.prefix.length - 1 && "live-forced"].filter(Boolean).join(" ") || null, "aria-pressed": String(i === at), "aria-label": `Token ${i + 1}: ${targetText(id)}`, style: { "--i": i }, onclick: () => goTo(i),
+        class: [i > at && "live-later", i === state.prefix.length - 1 && "live-forced", changes() && id !== (wholeTokens[i] ?? config.eos_id) && "live-differs"].filter(Boolean).join(" ") || null, "aria-pressed": String(i === at), "aria-label": `Token ${i + 1}: ${targetText(id)}`, style: { "--i": i }, onclick: () => goTo(i),
       }, targetText(id), logged && h("small", { "aria-hidden": "true" }, percent(logged.probability)));
     };
     const modes = { greedy: "greedy", beam: "beam 4", sample: "sampling" };
