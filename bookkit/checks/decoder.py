@@ -186,30 +186,3 @@ def check_cross(
         return wrong(f"One vector for each query: {shape} is wanted, got {got}.")
     gap = (result - expected).abs().max().item()
     return wrong(f"The shape is right, the numbers are off by up to {gap:.2g}.")
-
-
-@exercise
-def check_price(answer: Mapping[str, Any]) -> Verdict:
-    """Decoder rows computed for twenty words and <eos>, in two ways."""
-    loop, kept = map(number, blanks(answer, ("loop", "kept")))
-    if loop != 231:
-        reasons: dict[float, str] = {
-            210: "<eos> has to be written too: there is one pass more.",
-            441: "That is 21 × 21: the early passes are shorter than the last.",
-            400: "That is 20 × 20: early passes are shorter, and <eos> is a pass too.",
-            21: "That is the number of passes: each of them computes many rows.",
-            20: "That is the number of words: count the rows of every pass.",
-            252: "The first pass has one row, <bos> alone, and the last has 21.",
-            230: "You left out the first pass, which reads <bos> alone.",
-        }
-        why = reasons.get(loop, "pass t reads <bos> and t − 1 words, and there are 21.")
-        return wrong(f"loop: {why}")
-    if kept != 21:
-        reasons = {
-            20: "<eos> has to be written too.",
-            22: "<eos> is written, but never read.",
-            1: "words cannot be written before those they depend on: one row a pass.",
-            231: "kept rows are not computed again.",
-        }
-        return wrong(f"kept: {reasons.get(kept, 'one new row in each pass.')}")
-    return right("n(n + 1)/2 rows against n: what is kept is not computed again.")

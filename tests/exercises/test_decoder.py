@@ -8,7 +8,6 @@ import torch
 from bookkit.checks.decoder import (
     check_cross,
     check_notices,
-    check_price,
     check_shift,
 )
 
@@ -38,7 +37,6 @@ RIGHT = [
     (check_notices, everyone([3, 4, 5], range(6))),
     (check_notices, everyone((5, 4, 3), list(range(6)))),
     (check_cross, cross()),
-    (check_price, {"loop": 231, "kept": 21}),
 ]
 
 WRONG = [
@@ -88,15 +86,6 @@ WRONG = [
     (check_cross, lambda t, m, q, k, v: (t @ q) @ (m @ k) @ m @ v, "want transposing"),
     (check_cross, lambda t, m, q, k, v: (t @ q) @ (m @ k).T / 2 @ m @ v, "no softmax"),
     (check_cross, lambda t, m, q, k, v: m @ q, "One vector for each query"),
-    (check_price, {"loop": 210, "kept": 21}, "<eos>"),
-    (check_price, {"loop": 441, "kept": 21}, "21 × 21"),
-    (check_price, {"loop": 21, "kept": 21}, "number of passes"),
-    (check_price, {"loop": 5, "kept": 21}, "pass t"),
-    (check_price, {"loop": 231, "kept": 20}, "kept: <eos>"),
-    (check_price, {"loop": 231, "kept": 22}, "never read"),
-    (check_price, 231, "Fill in the dictionary"),
-    (check_price, {"loop": 230, "kept": 21}, "first pass"),
-    (check_price, {"loop": 231, "kept": 1}, "depend"),
 ]
 
 
@@ -112,9 +101,7 @@ def test_mistake_is_named(check, answer, words):
     assert words in verdict
 
 
-@pytest.mark.parametrize(
-    "check", [check_shift, check_notices, check_cross, check_price]
-)
+@pytest.mark.parametrize("check", [check_shift, check_notices, check_cross])
 def test_unanswered(check):
     assert repr(check(...)).startswith("○")
 
@@ -126,7 +113,6 @@ def test_unanswered(check):
         (check_shift, lambda target: (..., ...)),
         (check_notices, everyone(..., ...)),
         (check_cross, lambda t, m, q, k, v: None),
-        (check_price, {"loop": ..., "kept": ...}),
     ],
 )
 def test_untouched_stub_is_unanswered(check, stub):
