@@ -376,7 +376,7 @@ def test_sampling_repeats_by_seed_and_follows_the_temperature(
         (".", "There is no word in it."),
         ("Jane " * 40, "too long: 40 tokens, at most 32 fit"),
         ("x" * 5000, "too long: 5000 characters"),
-        ("Jane visite 🦒", "“🦒” is not in the vocabulary. The vocabulary has 257 words"),
+        ("Jane visite 🦒", "“🦒” is not in the vocabulary. The vocabulary has"),
         ("Джейн едет", "“джейн” is not in the vocabulary, nor is one other word"),
         ("<img src=x onerror=alert(1)>", "“<img” is not in the vocabulary, nor are"),
         ("Jane\x07", "A sentence has the control character U+0007."),

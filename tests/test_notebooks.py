@@ -169,6 +169,12 @@ Boxes of {glue:text}`marked-half`.
 Because.
 ```
 
+```{live} Try it
+:state: s=Jane
+:show: row
+See {ref}`ch-small`.
+```
+
 `````{exercise-start} Try it
 :label: ex-marked-try
 `````
@@ -210,6 +216,8 @@ def test_a_notebook_can_be_read_without_sphinx(book: Path) -> None:
         "$$\na + b\n\\tag{1}\n$$",
         "![Two boxes.](attachment:a.svg)\n\n**Figure 1.** Boxes of 0.50.",
         "> **Why?** Because.",
+        "> **Try it.** See [A small chapter](03-small.ipynb). (On the book's page the "
+        "model runs here.",
         "### Exercise: Try it",
     ):
         assert said in words[0]

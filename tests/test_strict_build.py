@@ -27,6 +27,7 @@ A cat sits.
 """
 CAT = '<svg viewBox="0 0 2 2"><circle r="1"/></svg>'
 RAW = "```{raw} html\n<svg><path/></svg>\n```\n\nSee"
+VIEW = "```{live} A view\n:state: s=Jane\n:show: row wings\n```\n\n"
 BROKEN = {  # one page each, in one build
     "a-label": ("{ref}`home`", "{ref}`nowhere`", "undefined label: 'nowhere'"),
     "a-figure": ("{numref}`fig-cat`", "{numref}`fig-dog`", "label: 'fig-dog'"),
@@ -37,6 +38,12 @@ BROKEN = {  # one page each, in one build
     "alt-of-raw": ("See", RAW, "a figure without alt text"),
     "a-caption": ("A cat sits.\n", "", "needs a caption"),
     "a-file": ("cat.svg", "dog.svg", "no diagram at book/dog.svg"),
+    "a-view": ("See", VIEW + "See", "no section is called wings"),
+    "a-view-of-words": (
+        "See",
+        VIEW.replace("Jane", "Jaane").replace(" wings", "") + "See",
+        "Jaane",
+    ),
     "a-count": ("See", "{count}`wonders` See", "nothing called 'wonders' is counted"),
 }
 

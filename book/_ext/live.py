@@ -2,10 +2,10 @@
 
 With a title, `:state:` and `:show:` it is one view of the model, such as a chapter
 needs: the state as the model's page writes it into its address, the sections by their
-names in `page.js`; the text says what to try. All stand as a picture, made at build time by the model itself. The model,
-its weights and what shows them are one script beside the pages,
-`_static/live/phrasebook.js`, which is written at build time too, and which a page asks
-for when its reader comes to it.
+names in `page.js`; the text says what to try. All stand as a picture, made at build
+time by the model itself. The model, its weights and what shows them are one script
+beside the pages, `_static/live/phrasebook.js`, which is written at build time too, and
+which a page asks for when its reader comes to it.
 """
 
 import html
@@ -76,7 +76,11 @@ class Live(SphinxDirective):
         """Make the picture, and what loads the rest."""
         if not self.arguments:
             return [self.model(SENTENCE, {"class": "live"})]
-        if unknown := {*self.options["show"].split()} - sections():
+        sentences = parse_qs(self.options.get("state", "")).get("s")
+        show = self.options.get("show", "")
+        if not sentences or not show:
+            raise self.error("a view of the model needs :state: with s=… and :show:")
+        if unknown := {*show.split()} - sections():
             raise self.error(f"no section is called {', '.join(sorted(unknown))}")
         place = nodes.container(classes=["live-place"])
         title = nodes.paragraph("", "", nodes.strong("", self.arguments[0]))
@@ -85,12 +89,11 @@ class Live(SphinxDirective):
             "role": "group",
             "aria-label": self.arguments[0],
             "data-state": self.options["state"],
-            "data-show": self.options["show"],
+            "data-show": show,
             "data-page": f"{self.up}{PAGE}",
         }
-        sentence = parse_qs(self.options["state"])["s"][0]
         place += [title, *self.parse_content_to_nodes()]
-        place += self.model(sentence, attributes)
+        place += self.model(sentences[0], attributes)
         return [place]
 
     @property
@@ -113,7 +116,10 @@ class Live(SphinxDirective):
             self.env.note_dependency(str(path))
         key = f"live-{self.env.new_serialno('live')}"
         style = (folder() / "still.css").read_text("utf-8")
-        picture = still(translator(), sentence, key).html
+        try:
+            picture = still(translator(), sentence, key).html
+        except ValueError as error:
+            raise self.error(str(error)) from None
         return f"<style>{style}</style>\n{picture}"
 
 
