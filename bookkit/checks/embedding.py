@@ -128,25 +128,6 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
 
 
 @exercise
-def check_saving(saving: int) -> Verdict:
-    """Exercise: parameters saved by tying three tables of the big model."""
-    table = 37_000 * 1024
-    saved = number(saving)
-    if saved == 2 * table:
-        return right(f"Three tables become one: 2 × {table:,} = {2 * table:,} saved.")
-    if saved == 3 * table:
-        return wrong("That is what three tables hold. One of them stays.")
-    if saved == table:
-        return wrong(
-            "That is one table of the big model, or the saving of the base model. "
-            "Source, target and output had a table each, and one stays."
-        )
-    if saved in (37_000, 2 * 37_000):
-        return wrong("That counts rows. Each row holds d_model numbers.")
-    return wrong("Count the numbers in one table, rows times columns, then the tables.")
-
-
-@exercise
 def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> Verdict:
     """Exercise: the rows of a table that receive a gradient."""
     ids = torch.tensor([[4, 1, 1], [6, 4, 2]])

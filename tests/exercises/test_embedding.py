@@ -5,7 +5,6 @@ from torch.nn import functional as F
 
 from bookkit.checks.embedding import (
     check_moved,
-    check_saving,
     check_scores,
     check_similar,
 )
@@ -63,7 +62,6 @@ def moved(ids, vocab_size, tied):
     [
         (check_scores, lambda hidden, table: hidden @ table.T),
         (check_similar, most_similar),
-        (check_saving, 2 * 37_000 * 1024),
         (check_moved, moved),
         (check_moved, lambda ids, v, tied: list(range(v)) if tied else ids.unique()),
     ],
@@ -100,10 +98,6 @@ def test_the_model_solution_is_right(check, answer):
         (check_similar, cut_too_early, "before you count"),
         (check_similar, lambda i, t, n: cosines(i, t).topk(n).values, "are cosines"),
         (check_similar, lambda i, t, n: 1, "not what is asked for"),
-        (check_saving, "2 * 37_000 * 1024", "without quotes"),
-        (check_saving, 3 * 37_000 * 1024, "One of them stays"),
-        (check_saving, 37_000 * 1024, "one table of the big model"),
-        (check_saving, 2 * 37_000, "rows"),
         (check_moved, lambda ids, v, tied: set(range(v)), "only read"),
         (check_moved, lambda ids, v, tied: ids.unique(), "every row gets"),
         (
@@ -135,7 +129,6 @@ def test_a_wrong_answer_is_named(check, answer, named):
         (check_scores, ...),
         (check_scores, lambda hidden, table: ...),
         (check_similar, lambda word_id, table, count: None),
-        (check_saving, ...),
         (check_moved, ...),
     ],
 )

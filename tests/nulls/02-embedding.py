@@ -89,12 +89,13 @@ first_loss["1/d_model"] = uniform
 # null: a table for each
 F.cross_entropy = lambda scores, labels, loss=F.cross_entropy: loss(h @ start.T, labels)
 
-# %% claim: The layer's output is one-hot
+# %% claim: At the width of the base model
 # null: no factor
-embedding.table.weight.data *= 512**0.5
-x = embedding.table(jane)
+TokenEmbedding.forward = lambda self, ids: self.table(ids)
 
-# %% claim: The layer's output is one-hot
+# %% claim: At the width of the base model
 # null: rows of variance 1
-embedding.table.weight.data *= 512**0.5
-x = embedding(jane)
+TokenEmbedding.__init__ = lambda self, vocab_size, d_model: (
+    nn.Module.__init__(self)
+    or setattr(self, "table", nn.Embedding(vocab_size, d_model))
+)
