@@ -245,3 +245,8 @@ def test_bad_input_is_named(make, said):
 
 
 x = torch.zeros(8)
+
+
+def test_a_llama_needs_no_more_than_a_vocabulary() -> None:
+    config = LlamaConfig(50)
+    assert (config.dropout, config.num_kv_heads) == (0.0, config.num_heads)

@@ -45,6 +45,7 @@ class LlamaConfig(LanguageModelConfig):
         ValueError: naming the first field that no model could be built from.
     """
 
+    dropout: float = 0.0
     num_kv_heads: int = 12
     rope_base: float = 10_000.0
     norm_eps: float = 1e-6
