@@ -1,11 +1,10 @@
-"""Checks for the exercises of chapter 03, What does a word ask, and who answers?"""
+"""Checks for the exercises of chapter 03: queries, keys and values."""
 
 import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from bookkit.exercises import (
     Refused,
@@ -50,68 +49,6 @@ def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
     if turned:
         return wrong(f"Turned away, but too short to win by length: {found}.")
     return wrong(f"That is the other way round, near and short: {found}.")
-
-
-@exercise
-def check_cosine_lookup(
-    answer: Callable[[Tensor, Tensor, Tensor, float], Tensor],
-) -> Verdict:
-    """A soft dictionary over strength · cosine."""
-    g = torch.Generator().manual_seed(0)
-    query = 2 * torch.randn(4, generator=g)
-    keys = torch.randn(5, 4, generator=g)
-    values = torch.randn(5, 4, generator=g)
-    strength = 3.0
-    dots, cosines = keys @ query, F.cosine_similarity(keys, query[None], dim=1)
-    lengths, own = keys.norm(dim=1), query.norm()
-
-    def blend(scores: Tensor) -> Tensor:
-        return scores.softmax(dim=0) @ values
-
-    expected = blend(strength * cosines)
-    mistakes = {
-        "The strength is missing: multiply the cosines by it.": blend(cosines),
-        "You divided by the strength: it multiplies, unlike a temperature.": blend(
-            cosines / strength
-        ),
-        "That compares by dot product: divide by both lengths.": blend(strength * dots),
-        "You divided by the query's length only: the keys have lengths too.": blend(
-            strength * dots / own
-        ),
-        "You divided by the keys' lengths only: the query has a length too.": blend(
-            strength * dots / lengths
-        ),
-        "You divided by squared lengths: each length divides once.": blend(
-            strength * dots / (lengths * own) ** 2
-        ),
-        "You compared the query with the values: keys are what finds.": blend(
-            strength * F.cosine_similarity(values, query[None], dim=1)
-        ),
-        "One length for all keys: take each key's own, along dim 1.": blend(
-            strength * dots / (keys.norm() * own)
-        ),
-        "You blended the keys: keys find, values are what is returned.": (
-            (strength * cosines).softmax(dim=0) @ keys
-        ),
-        "That is the one best value: blend them all.": values[cosines.argmax()],
-        "There is no softmax: turn the scores into weights first.": (
-            strength * cosines @ values
-        ),
-        "Those are the weights: return the blend of the values.": (
-            (strength * cosines).softmax(dim=0)
-        ),
-        "The strength came after the softmax: it has to come before.": (
-            strength * cosines.softmax(dim=0) @ values
-        ),
-    }
-    result = answer(query, keys, values, strength)
-    if not near(result, expected):
-        return wrong(explain(result, expected, mistakes, NAN))
-    if not near(answer(query, 10 * keys, values, strength), expected):
-        return wrong("Longer keys changed the answer: a cosine ignores lengths.")
-    if not near(answer(query, keys, values, 0.0), values.mean(dim=0)):
-        return wrong("At strength 0 every value should count alike.")
-    return right("Only angles count, and the strength says how much.")
 
 
 # The chapter's hand-set keys of Jane, visite, l'Afrique, en, septembre.

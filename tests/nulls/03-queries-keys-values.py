@@ -1,19 +1,3 @@
-# %% claim: The dictionary has no value
-# null: a dictionary that gives the value of the closest key
-import difflib
-
-
-class Closest(dict):
-    def get(self, typed):
-        return self[difflib.get_close_matches(typed, self, 1, 0.0)[0]]
-
-
-library = Closest(library)
-
-# %% claim: The dictionary has no value
-# null: words count as shared at the same place alone
-set = lambda words: frozenset(enumerate(words))
-
 # %% claim: As the temperature falls
 # null: the temperature makes no difference
 lookup = soft_lookup
