@@ -37,6 +37,17 @@ def forecast_loss(
     return (errors.square() / 2 + forecast.std.log()).mean()
 
 
+def _require_history(history: Tensor, patch_size: int) -> None:
+    shape = tuple(history.shape)
+    if history.dim() != 2 or 0 in shape or shape[1] % patch_size:
+        raise ValueError(
+            "history must be (batch, length), the length a multiple of "
+            f"patch_size = {patch_size}, got {shape}"
+        )
+    if not history.is_floating_point():
+        raise ValueError(f"history must be floating point, got {history.dtype}")
+
+
 class Forecaster(nn.Module):
     """Time-series forecaster: an encoder over patches (Nie et al. 2023).
 
@@ -75,14 +86,3 @@ class Forecaster(nn.Module):
         last = self.encoder(x)[:, -1]  # has attended to every other
         mean, log_std = self.output(last).chunk(2, dim=-1)
         return Forecast(mean, log_std.exp())
-
-
-def _require_history(history: Tensor, patch_size: int) -> None:
-    shape = tuple(history.shape)
-    if history.dim() != 2 or 0 in shape or shape[1] % patch_size:
-        raise ValueError(
-            "history must be (batch, length), the length a multiple of "
-            f"patch_size = {patch_size}, got {shape}"
-        )
-    if not history.is_floating_point():
-        raise ValueError(f"history must be floating point, got {history.dtype}")
