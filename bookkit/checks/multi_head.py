@@ -1,18 +1,15 @@
 """Checks for the exercises of chapter 05, multi-head attention."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from bookkit.exercises import (
     Verdict,
-    blanks,
     exercise,
     near,
-    number,
     right,
     tensor,
     wrong,
@@ -86,40 +83,6 @@ def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
             f"the shape should be {tuple(x.shape)}, and is {tuple(answer.shape)}"
         )
     return wrong("the shape is right, but the numbers are not where they were")
-
-
-@exercise
-def check_count(parameters: Mapping[int, Any]) -> Verdict:
-    """How many parameters MultiHeadAttention(512, heads) has, for 8 and 16 heads."""
-    eight, sixteen = map(number, blanks(parameters, (8, 16)))
-    matrix, bias = 512 * 512, 512
-    whole = 4 * (matrix + bias)
-    if eight == sixteen == whole:
-        return right("four square matrices and four biases, however they are cut")
-    if sixteen == 2 * eight:
-        return wrong(
-            "you doubled it with the heads: a head is a part of the 512 features, and "
-            "more heads are narrower heads"
-        )
-    if eight == 2 * sixteen:
-        return wrong("you halved it with d_k: there are then twice as many heads")
-    if eight != sixteen:
-        return wrong(
-            "the two numbers should be equal: heads cut the projections, they add none"
-        )
-    if eight == 4 * matrix:
-        return wrong("the biases are missing: each of the four maps adds one")
-    if eight in (3 * (matrix + bias), 3 * matrix):
-        return wrong("the output projection is missing: there are four maps, not three")
-    if eight == 4 * 512 * 64 or eight == 4 * (512 * 64 + 64):
-        return wrong("that is one head's share: there are eight of them")
-    if eight == 8 * whole or eight == 8 * 4 * matrix:
-        return wrong(
-            "you gave every head full-width matrices: each has d_k = 64 columns of them"
-        )
-    return wrong(
-        "count four linear maps of 512 features to 512: query, key, value and output"
-    )
 
 
 def _visit() -> tuple[Tensor, Tensor]:

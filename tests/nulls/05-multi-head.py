@@ -14,10 +14,20 @@ who = when = who + when
 # null: even weights
 who = when = torch.zeros_like(who)
 
+# %% claim: At *l'Afrique* the output of its first
+# null: the heads are exchanged
+by_hand.query_proj.weight.data = by_hand.query_proj.weight.data.roll(4, 0)
+
+# %% claim: At *l'Afrique* the output of its first
+# null: even weights
+by_hand.query_proj.weight.data.zero_()
+
 # %% claim: The class, the plain function
 # null: the separate heads without the mask
-heads_apart = one_after_another
-one_after_another = lambda layer, x, mask: heads_apart(layer, x)
+with_mask = scaled_dot_product_attention
+scaled_dot_product_attention = lambda query, key, value, mask=None: with_mask(
+    query, key, value
+)
 
 # %% claim: The class, the plain function
 # null: one head
@@ -102,6 +112,14 @@ head_outputs = lambda layer, x: head_outputs_of(layer, x)[:, :1].expand(-1, 4, -
 # null: no biases
 MultiHeadAttention = lambda d_model, heads, layer=MultiHeadAttention: layer(
     d_model, heads, bias=False
+)
+
+# %% claim: The number of parameters is
+# null: one table of weights for all heads
+MultiHeadAttention.weights = (
+    lambda self, query, key, weights=MultiHeadAttention.weights: weights(
+        self, query, key
+    )[:, :1]
 )
 
 # %% claim: The number of parameters is
