@@ -535,7 +535,7 @@ def test_a_claim_is_its_sentence_and_opens_onto_the_assertion(
     home: str, page: Page
 ) -> None:
     page.goto(f"{home}/{ATTENTION}.html")
-    claim = page.locator("div.cell.tag_claim").first
+    claim = page.locator("div.cell.tag_claim >> visible=true").first
     summary = claim.locator("summary")
     assert re.match(r"✓ [A-Z].*\.", summary.inner_text())
     assert not claim.locator("pre").first.is_visible()
