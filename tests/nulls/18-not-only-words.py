@@ -40,8 +40,9 @@ def forecast_loss(forecast, actual):
 # null: the mean over the patches is read, not the last
 PlainForecaster.forward = lambda self, history: (
     self.output(
-        self.encoder(self.position(self.embedding(history.unflatten(1, (-1, 4)))))
-        .mean(dim=1)
+        self.encoder(self.position(self.embedding(history.unflatten(1, (-1, 4))))).mean(
+            dim=1
+        )
     )
     .exp()
     .chunk(2, dim=-1)
