@@ -3,7 +3,8 @@
 Inline, it takes the page's colours, light or dark. It is numbered and captioned like
 any figure, and a diagram without alt text is an error. `:narrow: figures/y.svg` is
 another drawing of the same, for a phone. `{bookmap}` is a diagram whose parts are
-links to chapters, and on a phone a list of them.
+links to chapters, and on a phone a list of them. A chapter that builds a part of the
+model shows the map in small beside its title, with its own part filled.
 """
 
 import html
@@ -90,6 +91,43 @@ class BookMap(Diagram):
         return [nodes.raw("", each, format="html") for each in (drawn, listed)]
 
 
+MAP = "figures/map.svg"
+BOX = re.compile(r'<a href="([^"]*)\.html">(<rect [^>]*/>)')
+BUILT = range(2, 11)  # the chapters that build the model; the others only use it
+
+
+def you_are_here(app: Sphinx, doctree: nodes.document) -> None:
+    """Set the map in small beside the title of a chapter that builds a part."""
+    chapter = Path(app.env.docname).name
+    if not chapter[:2].isdigit() or int(chapter[:2]) not in BUILT:
+        return
+    path = Path(app.env.doc2path(app.env.docname)).parent / MAP
+    app.env.note_dependency(str(path))
+    small = here(path.read_text("utf-8"), chapter)
+    title = next(iter(doctree.findall(nodes.title)))
+    title.parent.insert(title.parent.index(title) + 1, small)
+
+
+def here(drawing: str, chapter: str) -> nodes.raw:
+    """The model's boxes and the two stacks, the chapter's own box filled."""
+    boxes = []
+    for name, box in BOX.findall(drawing):
+        if int(name[:2]) in BUILT:
+            fill = "var(--pst-color-link)" if name == chapter else "none"
+            box = re.sub(r' (fill|fill-opacity|stroke-width)="[^"]*"', "", box)
+            boxes.append(box.replace("<rect", f'<rect fill="{fill}"', 1))
+    stacks = re.search(r"<g [^>]*dasharray.*?</g>", drawing, re.DOTALL)
+    picture = (
+        '<svg viewBox="14 86 692 422" stroke="currentColor" stroke-width="5" '
+        f'aria-hidden="true">{stacks[0] if stacks else ""}{"".join(boxes)}</svg>'
+    )
+    link = (
+        '<a class="you-are-here" href="intro.html#fig-intro-map" '
+        f'aria-label="You are here, on the map of the book">{picture}'
+    )
+    return nodes.raw("", f"{link}<span>you are here</span></a>", format="html")
+
+
 def described(svg: str, alt: str, role: str = "img") -> str:
     """The `<svg>` element alone, with its description for those who cannot see it."""
     element = svg[svg.index("<svg") :].strip()
@@ -98,7 +136,8 @@ def described(svg: str, alt: str, role: str = "img") -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directives."""
+    """Register the directives and the small map."""
     app.add_directive("diagram", Diagram)
     app.add_directive("bookmap", BookMap)
+    app.connect("doctree-read", you_are_here)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
