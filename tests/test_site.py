@@ -318,6 +318,22 @@ def test_the_map_leads_to_every_chapter(home: str, browser: Browser) -> None:
         page.close()
 
 
+def test_a_chapter_shows_where_it_is(home: str, page: Page) -> None:
+    """The part that it builds is filled on a small map; others have none."""
+    for chapter in CHAPTERS:
+        page.goto(f"{home}/{chapter}.html")
+        here = page.get_by_role("link", name="You are here")
+        number = int(Path(chapter).name[:2])
+        assert here.count() == (2 <= number <= 10), chapter
+        if here.count():
+            filled = here.locator('svg > rect[fill^="var"]')
+            assert filled.count() == (2 if number in (2, 7) else 1), chapter
+            assert here.locator('svg > rect[fill="none"]').count() > 8
+    page.goto(f"{home}/{ATTENTION}.html")
+    page.get_by_role("link", name="You are here").click()
+    assert page.url.endswith("/intro.html#fig-intro-map")
+
+
 def test_a_phone_shows_sources_as_cards_the_verdict_first(
     home: str, browser: Browser
 ) -> None:
