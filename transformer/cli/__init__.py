@@ -9,7 +9,8 @@ from typing import Any
 import typer
 import typer.main
 
-from transformer.cli import explore, generation, runs  # noqa: F401 -- have commands
+# The commands, in the order of --help.
+from transformer.cli import runs, measure, generation, explore  # noqa: F401  # isort: skip
 from transformer.cli.commands import PROGRAM, app, explained
 from transformer.cli.lines import one_line, say
 from transformer.cli.resources import is_out_of_memory

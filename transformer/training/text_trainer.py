@@ -26,9 +26,10 @@ from transformer.training.distributed import ProcessGroup
 from transformer.training.dropout import use_fast_dropout
 from transformer.training.loop import StepMetrics, training_mode
 from transformer.training.precision import bf16_autocast
+from transformer.training.run import Run
 from transformer.training.run_folder import RunFolder
 from transformer.training.train_state import TrainState
-from transformer.training.trainer import Preset, Run
+from transformer.training.trainer import Preset
 
 __all__ = [
     "TextDataset",

@@ -3,15 +3,11 @@
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
-import abc
-import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import random
-import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +28,8 @@ from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.dropout import use_fast_dropout
 from transformer.training.loop import StepMetrics
-from transformer.training.run_folder import RunFolder, RunInfo
+from transformer.training.run import Run
+from transformer.training.run_folder import RunFolder
 from transformer.training.train_state import TrainState, validation_loss
 
 __all__ = [
@@ -41,7 +38,6 @@ __all__ = [
     "PRESETS",
     "translation_model",
     "train_translator",
-    "Run",
 ]
 
 
@@ -252,133 +248,6 @@ def train_translator(
     return _TranslatorRun(
         dataset, state, run, checkpoint_every, report, keep_epochs
     ).steps()
-
-
-@dataclasses.dataclass
-class Run(abc.ABC):
-    """A run: what it learns from, what it changes, and where it is kept.
-
-    A kind of training adds what a batch is, how a step is made of it, and how a model
-    is evaluated.
-    """
-
-    dataset: Any
-    state: TrainState
-    run: RunFolder | None
-    checkpoint_every: int
-    report: Callable[[str], None]
-
-    @abc.abstractmethod
-    def batches(self, epoch: int) -> list[list[int]]:
-        """The batches of an epoch, each a list of numbers that `step` understands."""
-
-    @abc.abstractmethod
-    def step(
-        self, batch: list[int], step: int, learning_rate: float
-    ) -> tuple[float, float, int]:
-        """Take a step: its loss, the norm of the gradient, how many labels it had."""
-
-    @abc.abstractmethod
-    def evaluate(self, epoch: int) -> tuple[float, float | None]:
-        """Validation loss and BLEU, where there is one; keep the weights."""
-
-    def steps(self) -> Generator[StepMetrics, None, None]:
-        """Take up the run where it was left, and go on to its end."""
-        with contextlib.ExitStack() as stack:
-            done, seconds = self._begin(stack)
-            yield from self._train(done, seconds)
-            self.state.give_best_weights()
-
-    @property
-    def _is_first(self) -> bool:
-        return self.state.process_group.rank == 0
-
-    def _begin(self, stack: contextlib.ExitStack) -> tuple[int, float]:
-        """Open the folder, load the newest checkpoint; its step and seconds."""
-        run, group = self.run, self.state.process_group
-        self.fingerprint = ""
-        if run is None:
-            return 0, 0.0
-        dataset, model = self.dataset, self.state.model
-        info = RunInfo(
-            dataset.folder,
-            dataset.languages,
-            dataset.text,
-            dataclasses.asdict(model.config),
-            dataclasses.asdict(self.state.config),
-        )
-        digest = dataset.digest()
-
-        def open_folder() -> None:
-            stack.enter_context(run.lock())
-            run.open(info, digest)
-
-        group.first(open_folder)
-        self.fingerprint = info.fingerprint(digest)
-        done = run.resume(
-            lambda state: self.state.load_state_dict(state, self.fingerprint),
-            self.report,
-        )
-        if group.sum(float(done)) != done * group.size:
-            raise ValueError(f"not all processes find the same run in {run.path}")
-        return done, group.first(lambda: run.rewind(done)) or 0.0
-
-    def _train(self, done: int, seconds: float) -> Generator[StepMetrics, None, None]:
-        """The steps after those that are done."""
-        state, config = self.state, self.state.config
-        per_epoch = len(self.batches(1))
-        total_steps = config.epochs * per_epoch
-        started = time.perf_counter() - seconds
-        for epoch in range(done // per_epoch + 1, config.epochs + 1):
-            if epoch > state.best_epoch + config.patience:
-                self.report(f"no better for {config.patience} epochs: the run ends")
-                return
-            first = (epoch - 1) * per_epoch + 1
-            for step, batch in enumerate(self.batches(epoch), start=first):
-                if step <= done:
-                    continue
-                learning_rate = config.learning_rate_at(
-                    step, total_steps, state.model.config.d_model
-                )
-                loss, grad_norm, labels = self.step(batch, step, learning_rate)
-                self._require_finite(step, loss, grad_norm)
-                metrics = StepMetrics(
-                    step,
-                    total_steps,
-                    epoch,
-                    loss,
-                    learning_rate,
-                    grad_norm,
-                    target_tokens=labels,
-                    seconds=time.perf_counter() - started,
-                )
-                if step == epoch * per_epoch:
-                    loss, bleu = self.evaluate(epoch)
-                    state.note_validation(loss, epoch)
-                    metrics = metrics._replace(validation_loss=loss, bleu=bleu)
-                self._keep(metrics)
-                yield metrics
-
-    def _require_finite(self, step: int, loss: float, grad_norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(grad_norm):
-            return
-        if self.run is not None and self._is_first:
-            self.run.diverged(step)
-        raise ValueError(
-            f"step {step} diverged, its loss is {loss} and its gradient's norm "
-            f"{grad_norm}: try a lower learning rate"
-        )
-
-    def _keep(self, metrics: StepMetrics) -> None:
-        if self.run is None or not self._is_first:
-            return
-        self.run.append_metrics(metrics)
-        if (
-            metrics.step % self.checkpoint_every == 0
-            or metrics.validation_loss is not None
-        ):
-            state = self.state.state_dict(metrics.step, self.fingerprint)
-            self.run.save_checkpoint(metrics.step, state)
 
 
 @dataclasses.dataclass
