@@ -16,6 +16,23 @@ def seeded() -> None:
 
 
 @pytest.fixture(scope="session")
+def browser():
+    """The Chromium in which pages are read."""
+    from playwright.sync_api import sync_playwright
+
+    from tools.browser import find
+
+    if (path := find()) is None:
+        pytest.fail("there is no Chromium here: run `python tools/browser.py`")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     """A folder with sentences of the phrasebook; do not write into it."""
     from small_runs import write_corpus

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from bookkit import broken
 from bookkit.live import describe_model, engine
 from bookkit.live.model import _tokenizer
-from tools.browser import find
 from transformer.attention import attention_weights
 from transformer.decoding.search import beam_search, greedy_search
 from transformer.maps import Head, ablate_heads
@@ -35,21 +34,17 @@ HARNESS = (ROOT / "tests" / "live_engine.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Page]:
+def window(browser: Browser) -> Iterator[Page]:
     """An empty page with the engine in it."""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find(), args=["--no-sandbox"]
-        )
-        page = chromium.new_page()
-        page.add_script_tag(content=engine() + HARNESS)
-        yield page
-        chromium.close()
+    page = browser.new_page()
+    page.add_script_tag(content=engine() + HARNESS)
+    yield page
+    page.close()
 
 
-def load(browser: Page, model: Transformer) -> None:
+def load(window: Page, model: Transformer) -> None:
     described = describe_model(model, [[model.config.source_vocab_size - 1]])
-    browser.evaluate("found => { model = engine.loadModel(found); }", described)
+    window.evaluate("found => { model = engine.loadModel(found); }", described)
 
 
 def unpack(packed: dict) -> dict[str, torch.Tensor]:
@@ -187,24 +182,22 @@ def random_ids(draw: random.Random, size: int, config: TransformerConfig, most: 
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_every_intermediate_is_pytorchs(browser: Page, number: int) -> None:
+def test_every_intermediate_is_pytorchs(window: Page, number: int) -> None:
     """And the words of greedy and beam search are the same: 10 sentences a config."""
     config = configurations()[number]
     model, draw = randomised(config, number), random.Random(number)
-    load(browser, model)
+    load(window, model)
     most = config.max_length // 2
     for _ in range(10):
         source = random_ids(draw, config.source_vocab_size, config, most)
         target = random_ids(draw, config.target_vocab_size, config, most)
         wanted = intermediates(model, source, target)
-        found = unpack(
-            browser.evaluate("compute", {"source": source, "target": target})
-        )
+        found = unpack(window.evaluate("compute", {"source": source, "target": target}))
         assert found.keys() == wanted.keys()
         for name, tensor in found.items():
             assert tensor.shape == wanted[name].shape, name
             assert (tensor - wanted[name]).abs().max() <= 1e-4, name
-        cached = browser.evaluate(
+        cached = window.evaluate(
             "compute", {"source": source, "target": target, "cached": True}
         )
         logits = base64.b64decode(cached["numbers"])
@@ -215,7 +208,7 @@ def test_every_intermediate_is_pytorchs(browser: Page, number: int) -> None:
             rtol=0,
         )
         source = [i for i in source if i != config.pad_id]
-        searched = browser.evaluate("search", [source, config.max_length])
+        searched = window.evaluate("search", [source, config.max_length])
         length = config.max_length
         assert searched == [
             *greedy_search(model, [source], length),
@@ -236,8 +229,8 @@ CONFIG = TransformerConfig(20, 15, 16, 2, 2, 2, 24, 0.0, max_length=16)
 SOURCE, TARGET = [5, 9, 4, 4, 12, 7], [1, 6, 3, 8, 3]
 
 
-def logits(browser: Page, **changes) -> torch.Tensor:
-    packed = browser.evaluate("compute", {"source": SOURCE, "target": TARGET} | changes)
+def logits(window: Page, **changes) -> torch.Tensor:
+    packed = window.evaluate("compute", {"source": SOURCE, "target": TARGET} | changes)
     return unpack(packed)["logits"]
 
 
@@ -247,19 +240,19 @@ def wanted_logits(model: Transformer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_takes_out_what_the_lab_takes_out(browser: Page, name: str) -> None:
+def test_a_switch_takes_out_what_the_lab_takes_out(window: Page, name: str) -> None:
     model = randomised(CONFIG, 1)
-    load(browser, model)
+    load(window, model)
     whole = wanted_logits(model)
-    found = logits(browser, off=[name])
+    found = logits(window, off=[name])
     assert (found - whole).abs().max() > 1e-2
     wanted = wanted_logits(SWITCHES[name](model))
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
 
-def test_parts_of_one_place_are_switched_off_alone(browser: Page) -> None:
+def test_parts_of_one_place_are_switched_off_alone(window: Page) -> None:
     model = randomised(CONFIG, 2)
-    load(browser, model)
+    load(window, model)
     for kind, place in (
         ("encoder", "e2.self"),
         ("masked", "d1.self"),
@@ -267,36 +260,36 @@ def test_parts_of_one_place_are_switched_off_alone(browser: Page) -> None:
     ):
         with ablate_heads(model, Head(kind, int(place[1]) - 1, 1)):
             wanted = wanted_logits(model)
-        found = logits(browser, off=[f"head:{place}.2"])
+        found = logits(window, off=[f"head:{place}.2"])
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
     layer = model.decoder.layers[1]
     norm, layer.residuals[1].norm = layer.residuals[1].norm, torch.nn.Identity()
-    found = logits(browser, off=["norm:d2.cross"])
+    found = logits(window, off=["norm:d2.cross"])
     torch.testing.assert_close(found, wanted_logits(model), atol=1e-4, rtol=0)
     layer.residuals[1].norm = norm
     for weight in layer.feed_forward.contract.parameters():
         torch.nn.init.zeros_(weight)
-    found = logits(browser, off=["feed_forward:d2.ff"])
+    found = logits(window, off=["feed_forward:d2.ff"])
     torch.testing.assert_close(found, wanted_logits(model), atol=1e-4, rtol=0)
 
 
-def test_padding_is_seen_only_where_its_mask_is_off(browser: Page) -> None:
+def test_padding_is_seen_only_where_its_mask_is_off(window: Page) -> None:
     model = randomised(CONFIG, 3)
-    load(browser, model)
-    plain, padded = logits(browser), logits(browser, source=[*SOURCE, 0, 0])
+    load(window, model)
+    plain, padded = logits(window), logits(window, source=[*SOURCE, 0, 0])
     torch.testing.assert_close(plain, padded, atol=1e-4, rtol=0)
-    seen = logits(browser, source=[*SOURCE, 0, 0], off=["padding"])
+    seen = logits(window, source=[*SOURCE, 0, 0], off=["padding"])
     model.config.__dict__["pad_id"] = 14  # then a 0 is a token as any other
     ids = torch.tensor([[*SOURCE, 0, 0]]), torch.tensor([TARGET])
     with torch.no_grad():
         torch.testing.assert_close(seen, model(*ids).flatten(), atol=1e-4, rtol=0)
 
 
-def test_a_weight_set_by_hand_leaves_the_rest_in_proportion(browser: Page) -> None:
-    load(browser, randomised(CONFIG, 4))
+def test_a_weight_set_by_hand_leaves_the_rest_in_proportion(window: Page) -> None:
+    load(window, randomised(CONFIG, 4))
     before, after = (
         unpack(
-            browser.evaluate(
+            window.evaluate(
                 "compute", {"source": SOURCE, "target": TARGET, "edits": edits}
             )
         )
@@ -316,10 +309,10 @@ def test_a_weight_set_by_hand_leaves_the_rest_in_proportion(browser: Page) -> No
 
 
 def test_samples_are_repeated_by_their_seed_and_follow_the_probabilities(
-    browser: Page,
+    window: Page,
 ) -> None:
-    load(browser, randomised(CONFIG, 5))
-    drawn = browser.evaluate(
+    load(window, randomised(CONFIG, 5))
+    drawn = window.evaluate(
         "draw",
         SOURCE,
     )
@@ -352,7 +345,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", ["raw", "tok"])
-def test_subwords_are_the_tokenizers(browser: Page, text: str) -> None:
+def test_subwords_are_the_tokenizers(window: Page, text: str) -> None:
     """On every type of the book's pages, and on the odd sentences whole."""
     pages = texts()
     tokenizer = SubwordTokenizer.train(pages[3].splitlines(), 600, text)
@@ -360,7 +353,7 @@ def test_subwords_are_the_tokenizers(browser: Page, text: str) -> None:
     assert len(types) > 10_000
     lines = [*types, *pages[5].splitlines(), *ODD]
     lines = [line for line in lines if tokenizer.normalize(line)]
-    found = browser.evaluate(
+    found = window.evaluate(
         """([described, lines]) => {
           const tokenizer = engine.makeTokenizer(described);
           return lines.map(line => {
@@ -375,7 +368,7 @@ def test_subwords_are_the_tokenizers(browser: Page, text: str) -> None:
         assert text == tokenizer.decode(ids), line
 
 
-def test_words_are_the_tokenizers(browser: Page) -> None:
+def test_words_are_the_tokenizers(window: Page) -> None:
     lines = [line for page in texts() for line in page.splitlines()]
     lines += [
         *ODD,
@@ -386,7 +379,7 @@ def test_words_are_the_tokenizers(browser: Page) -> None:
         "a\x00b",
         "\ud800",
     ]
-    found = browser.evaluate(
+    found = window.evaluate(
         """lines => lines.map(line => {
           try { return engine.tokenize(line); } catch (error) { return error.message; }
         })""",
@@ -400,7 +393,7 @@ def test_words_are_the_tokenizers(browser: Page) -> None:
         assert words == wanted or (wanted is None and "control" in words), line
 
 
-def test_known_words_and_suggestions_are_the_vocabularys(browser: Page) -> None:
+def test_known_words_and_suggestions_are_the_vocabularys(window: Page) -> None:
     words = list(dict.fromkeys(re.findall(r"\w{3,}", texts()[0])))[:300]
     words += ["Jane", "été", "l'"]
     words = list(dict.fromkeys(words))
@@ -412,7 +405,7 @@ def test_known_words_and_suggestions_are_the_vocabularys(browser: Page) -> None:
         for cut in [draw.randint(1, len(word))]
     ]
     typos = [word for word in typos if word not in words and word.isalnum()][:150]
-    found = browser.evaluate(
+    found = window.evaluate(
         """([described, typos]) => {
           const tokenizer = engine.makeTokenizer(described);
           return typos.map(word => tokenizer.tokens("x " + word)[1].suggestions);
@@ -424,12 +417,12 @@ def test_known_words_and_suggestions_are_the_vocabularys(browser: Page) -> None:
             continue
         assert suggestions == UnknownWordError(word, tokenizer.vocabulary).suggestions
     line = "Été Jane l'été"
-    ids = browser.evaluate(
+    ids = window.evaluate(
         "([d, line]) => engine.makeTokenizer(d).tokens(line).map(t => t.id)",
         [_tokenizer(tokenizer), line],
     )
     assert ids == tokenizer.encode(line)
-    decoded = browser.evaluate(
+    decoded = window.evaluate(
         "([d, ids]) => engine.makeTokenizer(d).decode(ids)",
         [_tokenizer(tokenizer), ids],
     )
