@@ -16,10 +16,10 @@ __all__ = [
 
 
 class TokenEmbedding(nn.Module):
-    """Token embedding: a table with one learned row per token id, times √d_model.
+    """Token embedding: one learned row per token id, times √d_model (section 3.4).
 
     Rows start as draws from a normal distribution of variance 1/d_model, so that the
-    scaled vectors start with entries of variance 1 (section 3.4).
+    scaled vectors start with entries of variance 1.
 
     Raises:
         ValueError: for a size below 1.

@@ -156,14 +156,15 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         if result.isnan().any():
             return wrong(
                 "There is NaN where at least one key may be seen. A mask turned upside "
-                "down, with −inf, does that: True means may attend."
+                "down, with −inf, does that: True means may attend. So does 0 times "
+                "−inf: use masked_fill or where."
             )
         return wrong(explain(result, expected, mistakes))
     low = answer(scores - 1000.0, mask)
-    if low.isnan().any():
+    if low.isnan().any() or not low.any():
         return wrong(
-            "Where all scores are near −1000 it gives 0/0: the exponentials have all "
-            "been rounded to 0. Fill the scores and leave the rest to softmax."
+            "Where all scores are near −1000 the exponentials have all been rounded to "
+            "0. Fill the scores and leave the rest to softmax."
         )
     if not near(low, expected):
         return wrong(

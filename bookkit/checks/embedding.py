@@ -154,7 +154,7 @@ def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> 
             "to score lower, so every row gets a gradient."
         )
     if alone == [1, 4]:
-        return wrong("A row looked up once gets a gradient too, a smaller one.")
+        return wrong("A row looked up once gets a gradient too.")
     if alone == [2, 6]:
         return wrong("A row looked up twice gets the sum of both gradients, not none.")
     return wrong(

@@ -46,8 +46,16 @@ def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
         return wrong(f"You only stretched (1, 1): the angle stayed. Turn it: {found}.")
     if louder:
         return wrong(f"Longer, but nearer in angle too. Turn it away: {found}.")
+    if dot <= 0:
+        return wrong(
+            f"Turned too far: at a right angle or beyond, no length wins: {found}."
+        )
     if turned:
         return wrong(f"Turned away, but too short to win by length: {found}.")
+    if math.isclose(cosine, 3 / math.sqrt(10)):
+        return wrong(
+            f"That has the direction of (1, 1), so it ties or is shorter: {found}."
+        )
     return wrong(f"That is the other way round, near and short: {found}.")
 
 
@@ -81,6 +89,11 @@ def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
         return wrong(f"A row of zeros matches nothing, so all get alike: {got}.")
     if (row == row[3]).all():
         return wrong(f"That looks for everything, so nothing stands out: {got}.")
+    if row[3] <= max(row[:3].max().item(), 0):
+        return wrong(
+            f"Another word matches as well as septembre: {got}. The feature when must "
+            "be the largest in the row, and above the 0 of en."
+        )
     return wrong(f"The right direction, but too short: {got}. Lengthen the query.")
 
 
@@ -136,6 +149,6 @@ def check_attend_others(
     if not near(answer(offset, far_query, far_key, w_value), others @ offset @ w_value):
         return wrong(
             "It fails where all scores are low. Hide the diagonal in the scores, with "
-            "−∞: no other number is low enough."
+            "−∞: the number you chose is not low enough."
         )
     return right("Each word attends to all others, and its weights sum to 1.")

@@ -33,6 +33,11 @@ def one_maximum(scores):
     return raised / raised.sum(dim=-1, keepdim=True)
 
 
+def guarded(scores, mask):
+    raised = scores.exp() * mask
+    return raised / (raised.sum(dim=-1, keepdim=True) + 1e-9)
+
+
 def renormalised(scores, mask):
     kept = scores.softmax(dim=-1) * mask
     return kept / kept.sum(dim=-1, keepdim=True)
@@ -99,6 +104,7 @@ WRONG = [
     (check_masked_weights, lambda s, m: s.softmax(-1) * m, "after the softmax"),
     (check_masked_weights, renormalised, "shared out anew"),
     (check_masked_weights, exponentials, "rounded to 0"),
+    (check_masked_weights, guarded, "rounded to 0"),
     (
         check_masked_weights,
         lambda s, m: s.masked_fill(m, LOWEST).softmax(-1).masked_fill(m, 0.0),
