@@ -13,8 +13,9 @@ from torch.nn.utils import parametrizations, prune
 from tests.test_search import DTYPES, fixed_logits, random_case, random_model
 from transformer.decoding.fast import FastDecoder, FastState
 from transformer.decoding.search import beam_search, greedy_search, sample
-from transformer.decoding.step import CachedState
+from transformer.decoding.step import CachedDecoder, CachedState
 from transformer.decoding.support import packable_weights
+from transformer.model import Transformer, TransformerConfig
 
 BATCH = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
 
@@ -121,16 +122,35 @@ def test_a_fast_search_makes_nothing_on_another_device(search):
         assert search(fast, BATCH, 8) == expected
 
 
-def test_logits_are_written_where_they_were():
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_nothing_is_masked_where_nothing_is_padded(beam_size):
     decoder = FastDecoder(random_model(1).eval())
-    for beam_size in (1, 2):
-        with torch.inference_mode():
-            state = decoder.prefill(torch.tensor([[3, 4], [5, 6]]), 4, beam_size)
-            assert state.source_mask is None  # nothing is padded
-            assert (state.ancestry is None) is (beam_size == 1)
-            tokens = torch.full((2 * beam_size,), 1)
-            places = {state.step(tokens).data_ptr() for _ in range(3)}
-        assert places == {state.logits.data_ptr()}
+    state = decoder.prefill(torch.tensor([[3, 4], [5, 6]]), 4, beam_size)
+    assert state.source_mask is None
+    assert (state.ancestry is None) is (beam_size == 1)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 40])
+@pytest.mark.parametrize("tied", [True, False])
+def test_large_products_are_those_of_the_plain_step(rows, tied):
+    """In sizes in which oneDNN computes them, where there is oneDNN."""
+    torch.manual_seed(2)
+    model = Transformer(
+        TransformerConfig(
+            4100, 4100, 128, 4, 1, 2, 512, max_length=9, tie_embeddings=tied
+        )
+    ).eval()
+    source = torch.randint(3, 4100, (rows, 5))
+    with torch.inference_mode():
+        plain, fast = (
+            decoder(model).prefill(source, 9)
+            for decoder in (CachedDecoder, FastDecoder)
+        )
+        for _ in range(3):
+            tokens = torch.randint(3, 4100, (rows,))
+            torch.testing.assert_close(
+                fast.step(tokens), plain.step(tokens), atol=1e-4, rtol=1e-5
+            )
 
 
 # Weights that change

@@ -29,24 +29,48 @@ __all__ = [
 
 
 class PackedLinear(NamedTuple):
-    """Linear maps of one input side by side: one matrix product for all of them."""
+    """Linear maps of one input side by side: one matrix product for all of them.
+
+    `blocked` is the same weight in the order that oneDNN reads it in, if there is one.
+    """
 
     weight: Float[Tensor, "inputs outputs"]
-    bias: Float[Tensor, " outputs"]
+    bias: Float[Tensor, " outputs"] | None
+    blocked: Tensor | None
 
     @classmethod
     def pack(cls, *maps: nn.Linear, first: float = 1.0) -> "PackedLinear":
         """Lay maps side by side, the first of them multiplied by a number."""
         factors = [first] + [1.0] * (len(maps) - 1)
         pairs = list(zip(maps, factors, strict=True))
-        weight = torch.cat([one.weight * factor for one, factor in pairs])
-        bias = torch.cat([one.bias * factor for one, factor in pairs])
-        return cls(weight.detach().T.contiguous(), bias.detach())
+        weight = torch.cat([one.weight.detach() * factor for one, factor in pairs])
+        biases = [
+            one.bias.detach() * factor for one, factor in pairs if one.bias is not None
+        ]
+        bias = torch.cat(biases) if biases else None
+        return cls(weight.T.contiguous(), bias, _blocked(weight))
 
     def __call__(
         self, x: Float[Tensor, "rows inputs"]
     ) -> Float[Tensor, "rows outputs"]:
+        if self.blocked is not None and len(x) * self.weight.numel() >= _WORTH_ONEDNN:
+            linear = torch.ops.mkldnn._linear_pointwise
+            return cast("Tensor", linear(x, self.blocked, self.bias, "none", [], ""))
+        if self.bias is None:
+            return x @ self.weight
         return torch.addmm(self.bias, x, self.weight)
+
+
+_WORTH_ONEDNN = 2**21  # multiplications: below, calling it takes longer than it saves
+
+
+def _blocked(weight: Float[Tensor, "outputs inputs"]) -> Tensor | None:
+    """The weight as oneDNN wants it, where PyTorch has oneDNN and it can be used."""
+    reorder = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    usable = weight.device.type == "cpu" and weight.dtype == torch.float32
+    if reorder is None or not usable or not torch.backends.mkldnn.is_available():
+        return None
+    return cast("Tensor", reorder(weight))
 
 
 class FlatResidual(NamedTuple):
@@ -151,8 +175,7 @@ class FastState:
     Stores hold the positions one after the other, each with a slot for every
     hypothesis. Nothing is moved when hypotheses are reordered: `ancestry` (which slots
     hold a hypothesis's own past), added to the scores of self-attention, is 0 there
-    and -∞ elsewhere; a single hypothesis needs none, and attends to all. `logits` is a
-    buffer, written over at each step.
+    and -∞ elsewhere; a single hypothesis needs none, and attends to all.
     """
 
     decoder: "FastDecoder"
@@ -160,7 +183,6 @@ class FastState:
     source_mask: Tensor | None  # (sources, 1, 1, length)
     past: list[Float[Tensor, "2 sources heads slots d_k"]]  # keys, values
     ancestry: Tensor | None  # (sources, 1, beam_size, slots)
-    logits: Float[Tensor, "rows vocabulary"]
     beam_size: int
     filled: int = 0
 
@@ -177,7 +199,7 @@ class FastState:
             x = layer(x, self, past, memory)
         self.filled += self.beam_size
         x = model.decoder.norm(x)
-        return torch.mm(x, self.decoder.output, out=self.logits[: len(x)])
+        return self.decoder.output(x)
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""
@@ -219,7 +241,7 @@ class FastDecoder:
     """
 
     layers: list[FastDecoderLayer]
-    output: Float[Tensor, "d_model vocabulary"]
+    output: PackedLinear
 
     def __init__(self, model: nn.Module) -> None:
         self.model = CachedDecoder(model).model
@@ -253,9 +275,8 @@ class FastDecoder:
         if beam_size > 1:  # at each position, its own slot: later ones by descent
             own = torch.eye(beam_size, dtype=encoded.dtype, device=encoded.device).log()
             ancestry = own.repeat(sources, 1, 1, max_length)
-        logits = encoded.new_empty(sources * beam_size, self.output.size(1))
         hidden = None if mask.all() else mask
-        return FastState(self, memory, hidden, past, ancestry, logits, beam_size)
+        return FastState(self, memory, hidden, past, ancestry, beam_size)
 
     def _pack(self, weights: list[nn.Parameter]) -> None:
         """Pack the weights, unless those that are packed are still the model's.
@@ -272,7 +293,7 @@ class FastDecoder:
         if same and torch.cat(self._views).equal(self._probe):
             return
         self.layers = [FastDecoderLayer(layer) for layer in decoder_layers(self.model)]
-        self.output = self.model.output.weight.detach().T.contiguous()
+        self.output = PackedLinear.pack(self.model.output)
         self._weights, self._versions = weights, now  # kept: so their ids stay theirs
         self._views = [weight.detach()[:32][..., :1].flatten() for weight in weights]
         self._probe = torch.cat(self._views)
