@@ -134,6 +134,10 @@ VARIANTS = {
     "no-warmup": Variant(
         "full rate from the first step", training=broken.without_warmup(HALF)
     ),
+    "no-warmup-longer": Variant(
+        "full rate from the first step, four times as many steps",
+        training=dataclasses.replace(broken.without_warmup(HALF), epochs=4),
+    ),
     "pre-norm": Variant("norm before the sublayer", PRE),
     "pre-norm-no-warmup": Variant(
         "pre-norm, full rate at once", PRE, broken.without_warmup(HALF)

@@ -6,8 +6,10 @@ between neighbours in time, and reported as median, lowest and highest.
 """
 
 import datetime
+import functools
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import resource
@@ -35,6 +37,35 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def caches() -> dict[str, str]:
+    """The sizes of one core's caches, where Linux says them."""
+    found = {}
+    for place in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (
+            (place / name).read_text().strip() for name in ("level", "type", "size")
+        )
+        if kind != "Instruction":
+            found[f"L{level}"] = size
+    return found
+
+
+@functools.cache
+def bandwidth() -> float:
+    """GB a second that one thread reads and writes, copying 256 MB: the best of ten."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    source = torch.ones(2**26)
+    target, best = torch.empty_like(source), math.inf
+    for _ in range(10):
+        started = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - started)
+    torch.set_num_threads(threads)
+    return round(2 * source.numel() * 4 / best / 1e9, 1)
 
 
 def accelerator(device: Any) -> dict[str, Any]:
@@ -66,6 +97,8 @@ def made(threads: Sequence[int], minutes: float, note: str) -> dict[str, Any]:
         "command": " ".join(["python", *sys.argv]),
         "processor": processor(),
         "cores": os.cpu_count(),
+        "caches": caches(),
+        "memory_gb_per_second": bandwidth(),
         "threads": list(threads),
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",

@@ -221,7 +221,10 @@ class Hypothesis(NamedTuple):
 def likeliest(
     logits: Float[Tensor, "rows vocabulary"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """Log-probabilities and ids of each row's likeliest tokens, the lowest id first."""
+    """Log-probabilities and ids of each row's likeliest tokens, best first.
+
+    Of equals the lowest id comes first.
+    """
     best = logits.topk(min(count + 1, logits.size(-1)))
     values, ids = best.values, best.indices
     if (values[:, 1:] == values[:, :-1]).any():  # topk leaves the order of equals open
