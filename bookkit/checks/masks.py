@@ -225,7 +225,7 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
             reach, layers = ((sees @ reach) > 0).float(), layers + 1
         said = number(layers_needed(length, window), "a whole number of layers")
         if said != layers:
-            if said == -(-length // window):
+            if length > 1 and said == -(-length // window):
                 return wrong(
                     "A layer carries information over window - 1 places: the position "
                     "itself is one of the window."
