@@ -89,23 +89,23 @@ nn.Parameter.mul_ = lambda weight, number: weight
 # %% claim: On one thread and at 64
 # null: all at our rate
 rates_of = rates
-rates = lambda **case: dict.fromkeys(rates_of(**case), rates_of(**case)["ours"])
+rates = lambda *stored, **case: dict.fromkeys(rates_of(*stored, **case), rates_of(*stored, **case)["ours"])
 
 # %% claim: On one thread and at 64
 # null: the packed step brings nothing
 rates_of = rates
-rates = lambda **case: {**rates_of(**case), "ours": rates_of(**case)["chapter 13"]}
+rates = lambda *stored, **case: {**rates_of(*stored, **case), "ours": rates_of(*stored, **case)["chapter 13"]}
 
 # %% claim: From 16 to 256 tokens
 # null: one rate for every length
 rates_of = rates
-rates = lambda length, **case: rates_of(length=16, **case)
+rates = lambda *stored, length, **case: rates_of(*stored, length=16, **case)
 
 # %% claim: From 16 to 256 tokens
 # null: every decoder falls as the one without a cache does
 fall_of = "torch.nn.Transformer"
 rates_of = rates
-rates = lambda **case: {
-    **rates_of(**case),
-    "ours": rates_of(length=case["length"], batch=1, beams=1, threads=1)[fall_of],
+rates = lambda *stored, **case: {
+    **rates_of(*stored, **case),
+    "ours": rates_of(*stored, length=case["length"], batch=1, beams=1, threads=1)[fall_of],
 }
