@@ -117,21 +117,21 @@ def check_question(query_weight: Tensor) -> Verdict:
     silent = bool((others - 0.2).abs().max() < 0.02)
     if asked[2, 1] >= 0.9 and silent:
         return right("only l'Afrique asks what is happening, and visite answers")
-    if asked[1, 2] >= 0.5:
+    if asked[1, 2] >= 0.5 and asked[2, 1] < 0.25:
         return wrong(
             "rows and columns are swapped: visite asks for a place. The row is the "
             "kind that asks, the column the kind asked for"
         )
-    if asked[2, 1] < 0.05:
-        return wrong(
-            "the sign is wrong: visite gets less than the others"
-            if weights(-query_weight)[2, 1] > 0.5
-            else "l'Afrique does not ask for an action: look at its row of weights: "
-            + ", ".join(f"{weight:.2f}" for weight in asked[2].tolist())
-        )
     if asked[2, 1] < 0.9:
-        got = f"visite gets only {asked[2, 1]:.2f} of the weight"
-        return wrong(f"{got}: the question is right, ask it with a larger number")
+        row = ", ".join(f"{weight:.2f}" for weight in asked[2].tolist())
+        if weights(8 * query_weight)[2, 1] >= 0.9:
+            got = f"visite gets only {asked[2, 1]:.2f} of the weight"
+            return wrong(f"{got}: the question is right, ask it with a larger number")
+        if weights(-8 * query_weight)[2, 1] >= 0.9:
+            return wrong("the sign is wrong: visite gets less than the others")
+        if asked[2, 1] < 0.1:
+            return wrong(f"l'Afrique does not ask for an action: its weights are {row}")
+        return wrong(f"l'Afrique asks for other kinds as well: its weights are {row}")
     if query_weight[4:].abs().max() > 0:
         return wrong("the code asks too: only the rows of the four kinds should")
     return wrong("other words ask as well: only the row of places should hold a number")

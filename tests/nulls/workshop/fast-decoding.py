@@ -89,12 +89,17 @@ nn.Parameter.mul_ = lambda weight, number: weight
 # %% claim: On one thread and at 64
 # null: all at our rate
 rates_of = rates
-rates = lambda *stored, **case: dict.fromkeys(rates_of(*stored, **case), rates_of(*stored, **case)["ours"])
+rates = lambda *stored, **case: dict.fromkeys(
+    rates_of(*stored, **case), rates_of(*stored, **case)["ours"]
+)
 
 # %% claim: On one thread and at 64
 # null: the packed step brings nothing
 rates_of = rates
-rates = lambda *stored, **case: {**rates_of(*stored, **case), "ours": rates_of(*stored, **case)["chapter 13"]}
+rates = lambda *stored, **case: {
+    **rates_of(*stored, **case),
+    "ours": rates_of(*stored, **case)["chapter 13"],
+}
 
 # %% claim: From 16 to 256 tokens
 # null: one rate for every length
@@ -107,5 +112,7 @@ fall_of = "torch.nn.Transformer"
 rates_of = rates
 rates = lambda *stored, **case: {
     **rates_of(*stored, **case),
-    "ours": rates_of(*stored, length=case["length"], batch=1, beams=1, threads=1)[fall_of],
+    "ours": rates_of(*stored, length=case["length"], batch=1, beams=1, threads=1)[
+        fall_of
+    ],
 }
