@@ -144,7 +144,7 @@ def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
     table = sinusoids(length, d_model)
     scores = (table @ weight.float().T) @ table.T / math.sqrt(d_model)
     weights = scores.softmax(dim=-1)
-    shares = {k: weights.diagonal(k)[2:-2].mean().item() for k in range(-3, 4)}
+    shares = {k: weights.diagonal(k)[2:-2].mean().item() for k in range(-20, 21)}
     far = sinusoids(1000 + length, d_model)[1000:]
     far_weights = ((far @ weight.float().T) @ far.T / math.sqrt(d_model)).softmax(-1)
     if weights.diagonal(2).min() >= 0.9 and far_weights.diagonal(2).min() < 0.9:
@@ -165,7 +165,11 @@ def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
             f"it looks the right way, but with {shares[2]:.2f} of its weight: the "
             "scores need a larger factor"
         )
-    if shares[0] > 0.5 or most == 0:
+    if shares[most] < 0.5:
+        return wrong(
+            f"no one distance gets most of the weight, and +2 gets {shares[2]:.2f}"
+        )
+    if most == 0:
         return wrong("every position looks mostly at itself: the query is not turned")
     return wrong(f"most of the weight falls on distance {most:+d}, not on +2")
 

@@ -137,6 +137,8 @@ WRONG = [
     (check_ahead, lambda d: 2 * rotation(2, d), "larger factor"),
     (check_ahead, lambda d: 64 * torch.eye(d), "not turned"),
     (check_ahead, lambda d: 64 * rotation(1, d), "distance +1"),
+    (check_ahead, lambda d: 64 * rotation(4, d), "distance +4"),
+    (check_ahead, lambda d: torch.zeros(d, d), "no one distance"),
     (check_ahead, lambda d: torch.eye(3), "shape"),
     (check_ahead, lambda d: 64 * fitted_step(2, d), "first words"),
     (check_table, lambda length, d: torch.full((length, d), torch.nan), "position 0"),

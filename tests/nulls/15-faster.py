@@ -1,8 +1,13 @@
-# %% claim: With memory kept, the loss
+# %% claim: As shipped, the loss in chunks
 # null: each step brings the same factor
-steps = list(rungs)[:-1]
-factor = (kept["ours"] / kept["plain"]) ** (1 / (len(steps) - 1))
-kept = {**kept, **{name: kept["plain"] * factor**i for i, name in enumerate(steps)}}
+rates_of, steps = tiny, list(rungs)[:-1]
+
+
+def tiny(runs, **settings):
+    rates = rates_of(runs, **settings)
+    factor = (rates["ours"] / rates["plain"]) ** (1 / (len(steps) - 1))
+    return {name: rates["plain"] * factor**i for i, name in enumerate(steps)}
+
 
 # %% claim: Autograd's gradient of the loss
 # null: no smoothing: the label alone
@@ -74,12 +79,8 @@ at_random = bucketed
 
 # %% claim: In random batches every model
 # null: the order makes no difference
-random_batches = shipped
-
-# %% claim: In random batches every model
-# null: all lose alike
-random_batches = {name: 0.7 * shipped[name] for name in random_batches}
-random_batches["ours"] -= 1
+rates_of = tiny
+tiny = lambda runs, kept, in_order=True: rates_of(runs, kept=kept)
 
 # %% claim: Over a million decisions
 # null: a neighbouring share
@@ -104,7 +105,8 @@ FastDropout.eval = lambda self: self
 
 # %% claim: Over a million decisions
 # null: no faster than PyTorch's dropout
-kept = {**kept, "ours": kept["PyTorch's dropout"]}
+rates_of = tiny
+tiny = lambda runs, kept: dict.fromkeys(("ours", "PyTorch's dropout"), 1.0)
 
 # %% claim: In every stored run the compiled
 # null: as fast as ours
@@ -113,11 +115,16 @@ results = lambda name: {"runs": [median]}
 
 # %% claim: Keeping memory makes
 # null: memory kept makes no difference
-kept = shipped
+rates_of = tiny
+tiny = lambda runs, kept: rates_of(runs, kept=False)
 
 # %% claim: Keeping memory makes
 # null: it brings ours what it brings the tutorial's model
-kept = {**kept, "ours": shipped["ours"] * kept["plain"] / shipped["plain"]}
+rates_of = tiny
+tiny = lambda runs, kept: {
+    **rates_of(runs, kept=kept),
+    "ours": rates_of(runs, kept=kept)["plain"],
+}
 
 # %% claim: With the plain loss ours
 # null: the plain loss makes no difference
