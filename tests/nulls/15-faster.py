@@ -1,6 +1,6 @@
 # %% claim: As shipped, the loss in chunks
 # null: each step brings the same factor
-rates_of, steps = tiny, list(rungs)[:-1]
+rates_of, steps = tiny, list(rungs)[:-2]
 
 
 def tiny(runs, **settings):
@@ -106,7 +106,7 @@ FastDropout.eval = lambda self: self
 # %% claim: Over a million decisions
 # null: no faster than PyTorch's dropout
 rates_of = tiny
-tiny = lambda runs, kept: dict.fromkeys(("ours", "PyTorch's dropout"), 1.0)
+tiny = lambda runs, kept: dict.fromkeys(rates_of(runs, kept=kept), 1.0)
 
 # %% claim: In every stored run the compiled
 # null: as fast as ours
