@@ -41,7 +41,7 @@ class StaticState(FastState):
         ]
         rows, heads, _, d_k = memory[0].keys.shape
         past = [encoded.new_zeros(2, rows, heads, length, d_k) for _ in layers]
-        super().__init__(None, memory, None, past, None, encoded, beam_size=1)
+        super().__init__(None, memory, None, past, None, beam_size=1)
         self.cells = torch.arange(length, device=source.device)
         self.position = source.new_zeros(1)
         self.tokens = source.new_full((rows,), BOS_ID)
