@@ -178,5 +178,5 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
     if positions > sum(len(group) * max(group) for group in best):
         return wrong(f"{positions} positions: similar lengths should share a batch.")
     return right(
-        "The first batch is the widest, so that memory fails at once or never."
+        "The first batch is the widest: a sentence too long for the memory shows first."
     )

@@ -49,7 +49,7 @@ def tokenize(sentence: str) -> list[str]:
 
 
 def detokenize(words: Iterable[str]) -> str:
-    """Join words to a sentence: close the gaps, begin with a capital."""
+    """Join words to a sentence: no gap at ' and before a comma; a capital first."""
     text = " ".join(words).replace("' ", "'").replace(" ,", ",")
     return text[:1].upper() + text[1:]
 
