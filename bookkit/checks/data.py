@@ -110,7 +110,7 @@ def check_duplicates(
     if lost("shorter") or lost("longer"):
         return wrong(
             "A sentence with more or fewer words than any that it resembles may stay. "
-            "`zip` stops at the end of the shorter one, and sets of words have no "
+            "`zip` stops at the end of the shorter one, and a set of words forgets the "
             "length: compare the lengths first."
         )
     if lost("order"):
