@@ -26,10 +26,11 @@ from peers import x_transformer as build_x_transformer
 from race import lines, made, race, ratios, serve, write
 
 from transformer.decoding import search
+from transformer.decoding.compiled import CompiledDecoder
 from transformer.decoding.fast import FastDecoder
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
-OURS = "ours"
+OURS, COMPILED = "ours", "compiled"
 PEERS = ("Marian", "CTranslate2", "torch.nn.Transformer", "x-transformers")
 SOURCE = 16  # tokens in every source
 Decode = Callable[[], list[list[int]]]
@@ -38,6 +39,12 @@ Decode = Callable[[], list[list[int]]]
 def ours(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
     """The package's packed step."""
     decoder = FastDecoder(our_model(size, dropout=0.0).eval())
+    return searching(decoder, sources, length, beams)
+
+
+def compiled(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
+    """The package's packed step, compiled ahead of time."""
+    decoder = CompiledDecoder(our_model(size, dropout=0.0).eval())
     return searching(decoder, sources, length, beams)
 
 
@@ -158,6 +165,7 @@ def take_turns(task: dict[str, Any]) -> None:
     case = task["size"], sources, task["length"], task["beams"]
     decode = {
         OURS: lambda: ours(*case),
+        COMPILED: lambda: compiled(*case),
         "chapter 13": lambda: chapter_13(*case),
         "CTranslate2": lambda: ctranslate2(*case, task["threads"]),
         "Marian": lambda: huggingface(*case),
@@ -189,7 +197,7 @@ def cases(
         sizes, threads, (1, 32), (1, 4), lengths
     ):
         case = {"size": size, "threads": count, "batch": batch}
-        names = [OURS, "chapter 13", *PEERS[:2]]
+        names = [OURS, COMPILED, "chapter 13", *PEERS[:2]]
         if beams == 1 and batch == 1:
             names += PEERS[2:]
         if batch == 32 and length == 256:
@@ -216,14 +224,14 @@ def main() -> None:
     script = str(Path(__file__).resolve())
     for case, names in cases(options.sizes, options.lengths, options.threads):
         if options.only:
-            names = [name for name in names if name in (OURS, *options.only)]
+            names = [name for name in names if name in (OURS, COMPILED, *options.only)]
         tasks = {name: {**case, "name": name} for name in names}
         print(json.dumps(case), flush=True)
         field = race(script, tasks, case["threads"], False, options.rounds)
         print(*lines(field, OURS), sep="\n", flush=True)
         said = {
             field[name]["said"]
-            for name in (OURS, "chapter 13", "CTranslate2")
+            for name in (OURS, COMPILED, "chapter 13", "CTranslate2")
             if name in field
         }
         runs.append(
@@ -232,6 +240,7 @@ def main() -> None:
                 "same_words": len(said) == 1,
                 "field": field,
                 "ahead": ratios(field, OURS),
+                "compiled_ahead": ratios(field, COMPILED),
             }
         )
         minutes = (time.perf_counter() - started) / 60

@@ -37,7 +37,8 @@ def check_cache(tokens: Any) -> Verdict:
         exact * 32: "every layer has keys and values of its own: 32 times as much",
         exact * 8: "there are 8 sets of keys and values in a layer, not one",
         exact * 16e9 / 2**34: "a GiB is 2³⁰ bytes, not a thousand million",
-        exact * 16: "16 bits are 2 bytes, not a sixteenth of one",
+        exact * 16: "16 bits are 2 bytes, not an eighth of one; "
+        "and 16 GiB are 2³⁴ bytes",
         exact / 8: "a number in 16 bits takes 2 bytes: 16 is its bits",
         exact / 2: "a number in 16 bits takes 2 bytes, not 4",
     }

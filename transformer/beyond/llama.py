@@ -203,6 +203,8 @@ def from_llama(
     )
     ours: dict[str, Tensor] = {"output.weight": output.detach().clone()}
     for name, weight in state.items():
+        if name.endswith(".rotary_emb.inv_freq"):  # older files keep the rates
+            continue
         for their_name, our_name in _LLAMA_NAMES:
             name = name.replace(their_name, our_name)
         ours[name] = weight.detach().clone()

@@ -195,7 +195,8 @@ def exchange_parts(
     """A language model with some of its parts exchanged for those of later years.
 
     `parts` are among `PARTS`; pre-norm is the config's to choose. Grouped queries are
-    two heads to a group. Linear maps begin with Xavier's weights and zero biases.
+    two heads to a group; "tied", one table for input and output, is the paper's own.
+    Linear maps begin with Xavier's weights and zero biases.
 
     Raises:
         ValueError: for a part of another name.

@@ -27,8 +27,8 @@ def bf16_autocast(device: str) -> Iterator[None]:
 
 
 def made_for_bf16(device: str) -> bool:
-    """Whether a device multiplies bfloat16 matrices faster than float32 ones."""
+    """Whether a device has instructions for products of bfloat16 matrices."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    supported = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    return bool(supported())
+    names = "_is_amx_tile_supported", "_is_avx512_bf16_supported"
+    return any(getattr(torch.cpu, name, lambda: False)() for name in names)

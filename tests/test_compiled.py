@@ -1,0 +1,114 @@
+"""A compiled step finds what plain decoding finds."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor import config as inductor
+
+from tests.test_fast_decoding import BATCH, agree
+from tests.test_search import random_case, random_model
+from transformer.decoding import compiled
+from transformer.decoding.compiled import CompiledDecoder, CompiledState
+from transformer.decoding.fast import FastState
+from transformer.decoding.search import greedy_search
+from transformer.decoding.step import CachedState
+
+pytestmark = pytest.mark.plain  # the checker of shapes is not compiled
+SOURCE = torch.tensor([[3, 4, 5]])
+
+
+@pytest.fixture
+def as_written(monkeypatch):
+    """The step as it is written: compiling each would take ten seconds."""
+    monkeypatch.setattr(compiled, "_compile", lambda step, pack: step)
+
+
+def test_random_models_are_decoded_the_same(as_written) -> None:
+    rng = random.Random(2)
+    for seed in range(40):
+        model = random_model(seed, rng.choice([1, 4]), norm_first=seed % 2 == 0)
+        batch, length = random_case(rng)
+        beam_size, penalty = rng.randint(1, 12), rng.choice([0.0, 0.6, 1.5])
+        decoder = CompiledDecoder(model)
+        agree(model, batch, length, beam_size, penalty, decoder)
+        assert decoder._steps
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_each_logit_is_the_whole_models(as_written, beam_size) -> None:
+    model = random_model(5).eval()
+    source = torch.tensor([[3, 4, 5], [6, 0, 0], [7, 8, 0]])
+    with torch.inference_mode():
+        state = CompiledDecoder(model).prefill(source, 6, beam_size)
+        assert isinstance(state, CompiledState)
+        tokens = torch.ones(3 * beam_size, 1, dtype=torch.int64)
+        for kept in ([0, 1, 2], [0, 2], [0, 1], [1], [0]):
+            logits = state.step(tokens[:, -1])
+            rows = source.repeat_interleave(beam_size, 0)
+            expected = model(rows, tokens)[:, -1]
+            torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+            parents = torch.tensor(
+                [
+                    place * beam_size + torch.randint(beam_size, ()).item()
+                    for place in kept
+                    for _ in range(beam_size)
+                ]
+            )
+            state.reorder(parents)
+            source = source[kept]
+            new = torch.randint(2, 9, (len(parents), 1))
+            tokens = torch.cat((tokens[parents], new), dim=1)
+
+
+def test_compiled_code_decodes_the_same() -> None:
+    """For one source and many, of any length, with any beam."""
+    model = random_model(3, num_decoder_layers=1)
+    decoder = CompiledDecoder(model)
+    for batch, beam_size in (
+        ([[3, 4, 5]], 3),
+        ([[6]], 4),
+        (BATCH, 3),
+        (BATCH + [[8, 3, 9, 5, 7]] * 5, 1),
+    ):
+        agree(model, batch, beam_size=beam_size, decoder=decoder)
+    assert set(decoder._steps) == {False, True}
+
+
+def test_a_changed_model_is_compiled_again(as_written) -> None:
+    model = random_model(1)
+    decoder = CompiledDecoder(model)
+    before = greedy_search(decoder, BATCH, 8)
+    first = decoder._steps[False]
+    assert greedy_search(decoder, BATCH, 8) == before
+    assert decoder._steps[False] is first
+    with torch.no_grad():
+        model.output.weight.mul_(-1)
+    assert greedy_search(decoder, BATCH, 8) == greedy_search(model, BATCH, 8) != before
+
+
+def test_what_cannot_be_compiled_is_decoded_without() -> None:
+    half, double, hooked = random_model(1).bfloat16(), random_model(1), random_model(1)
+    double.double()
+    hooked.output.register_forward_hook(lambda module, args, output: -output)
+    for model, kind in (
+        (half, CachedState),
+        (double, FastState),
+        (hooked, CachedState),
+    ):
+        decoder = CompiledDecoder(model.eval())
+        with torch.inference_mode():
+            assert type(decoder.prefill(SOURCE, 4)) is kind
+        agree(model, decoder=decoder)
+
+
+def test_what_it_needs_is_said() -> None:
+    no_compiler = inductor.patch({"cpp.cxx": (None, "/no/compiler")})
+    with (
+        no_compiler,
+        pytest.raises(RuntimeError, match=r"needs a C\+\+ compiler, such as g"),
+    ):
+        greedy_search(CompiledDecoder(random_model()), BATCH, 4)
+    with pytest.raises(ValueError, match=r"needs a Transformer .* got a Linear"):
+        CompiledDecoder(nn.Linear(2, 2))

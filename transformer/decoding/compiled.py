@@ -1,0 +1,279 @@
+"""Fast decoding with a step compiled ahead of time, by torch.export and AOTInductor.
+
+Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
+"""
+
+import math
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer.decoding.fast import (
+    FastDecoder,
+    FastDecoderLayer,
+    FastState,
+    PackedLinear,
+)
+from transformer.decoding.step import DecoderState
+
+__all__ = [
+    "CompiledStep",
+    "CompiledState",
+    "CompiledDecoder",
+]
+
+
+class CompiledStep(nn.Module):
+    """The packed step as a function that changes none of its arguments."""
+
+    def __init__(self, decoder: FastDecoder) -> None:
+        super().__init__()
+        model = decoder.model
+        self.layers, self.output = decoder.layers, decoder.output
+        self.norm = model.decoder.norm
+        self.table = model.target_embedding.table.weight.detach()
+        self.scale = math.sqrt(model.config.d_model)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "sources beam"],
+        position: Float[Tensor, " d_model"],
+        filled: Float[Tensor, " filled"],
+        past: Float[Tensor, "sources layers 2 heads slots d_k"],
+        ancestry: Float[Tensor, "sources beam slots"],
+        memory: Float[Tensor, "sources layers 2 heads length d_k"],
+        hidden: Float[Tensor, "sources length"],
+    ) -> tuple[
+        Float[Tensor, "rows vocabulary"],
+        Float[Tensor, "sources layers 2 heads beam d_k"],
+    ]:
+        """Logits, and the keys and values to store. Of `filled` only the size counts.
+
+        `ancestry` and `hidden` are added to scores: 0, or -∞ for what is not seen.
+        """
+        x = position + self.scale * F.embedding(tokens.flatten(), self.table)
+        end, stored = filled.size(0), []
+        for number, layer in enumerate(self.layers):
+            first, second, third = layer.residuals
+            new = _split(layer.self_proj, first.before(x), tokens.shape, layer.heads)
+            stored.append(new[1:].transpose(0, 1))
+            past_keys_values = past[:, number, :, :, :end].unbind(1)
+            heads = _attend_to_both(new, past_keys_values, ancestry[:, None, :, :end])
+            x = first.after(x, _merge(layer.self_output, heads))
+            (query,) = _split(
+                layer.cross_query, second.before(x), tokens.shape, layer.heads
+            )
+            keys, values = memory[:, number].unbind(1)
+            weights = (_scores(query, keys) + hidden[:, None, None]).softmax(-1)
+            x = second.after(x, _merge(layer.cross_output, _mix(weights, values)))
+            inner = _linear(layer.expand, third.before(x)).relu()
+            x = third.after(x, _linear(layer.contract, inner))
+        return _linear(self.output, self.norm(x)), torch.stack(stored, dim=1)
+
+
+def _linear(packed: PackedLinear, x: Tensor) -> Tensor:
+    if packed.bias is None:
+        return x @ packed.weight
+    return torch.addmm(packed.bias, x, packed.weight)
+
+
+def _split(
+    packed: PackedLinear, x: Tensor, shape: torch.Size, heads: int
+) -> Float[Tensor, "maps sources heads beam d_k"]:
+    """Linear maps of each row, their outputs cut into heads."""
+    d_k = x.size(-1) // heads
+    return _linear(packed, x).view(*shape, -1, heads, d_k).permute(2, 0, 3, 1, 4)
+
+
+def _merge(packed: PackedLinear, heads: Float[Tensor, "s h b d_k"]) -> Tensor:
+    return _linear(packed, heads.transpose(1, 2).flatten(0, 1).flatten(1))
+
+
+def _scores(
+    query: Float[Tensor, "s h b d_k"], keys: Float[Tensor, "s h n d_k"]
+) -> Float[Tensor, "s h b n"]:
+    return (query[..., None, :] * keys[:, :, None]).sum(-1)
+
+
+def _mix(
+    weights: Float[Tensor, "s h b n"], values: Float[Tensor, "s h n d_k"]
+) -> Float[Tensor, "s h b d_k"]:
+    return (weights[..., None] * values[:, :, None]).sum(-2)
+
+
+def _attend_to_both(
+    new: Float[Tensor, "3 s h b d_k"], past: tuple[Tensor, ...], ancestry: Tensor
+) -> Float[Tensor, "s h b d_k"]:
+    """One softmax over the stored keys and each row's own, which are not joined."""
+    query, key, value = new
+    keys, values = past
+    scores, own = _scores(query, keys) + ancestry, (query * key).sum(-1, keepdim=True)
+    largest = torch.maximum(scores.amax(-1, keepdim=True), own)
+    weights, own_weight = (scores - largest).exp(), (own - largest).exp()
+    mixed = _mix(weights, values) + own_weight * value
+    return mixed / (weights.sum(-1, keepdim=True) + own_weight)
+
+
+_Step = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass
+class CompiledState:
+    """As `FastState`, in tensors of one piece, as a compiled step needs them."""
+
+    run: _Step
+    table: Float[Tensor, "positions d_model"]
+    past: Float[Tensor, "sources layers 2 heads slots d_k"]
+    ancestry: Float[Tensor, "sources beam slots"]
+    own: Float[Tensor, "beam beam"]
+    memory: Float[Tensor, "sources layers 2 heads length d_k"]
+    hidden: Float[Tensor, "sources length"]
+    counter: Float[Tensor, " slots"]
+    filled: int = 0
+
+    @classmethod
+    def of(cls, state: FastState, run: _Step) -> "CompiledState":
+        """A state that has taken no step yet."""
+        memory = torch.stack([torch.stack(tuple(pair), 1) for pair in state.memory], 1)
+        sources, layers, _, heads, length, d_k = memory.shape
+        slots, beam = state.past[0].size(3), state.beam_size
+        hidden = memory.new_zeros(sources, length)
+        if state.source_mask is not None:
+            hidden.masked_fill_(~state.source_mask.view_as(hidden), -math.inf)
+        return cls(
+            run,
+            state.decoder.model.position.table,
+            memory.new_zeros(sources, layers, 2, heads, slots, d_k),
+            memory.new_full((sources, beam, slots), -math.inf),
+            torch.eye(beam, device=memory.device).log(),
+            memory,
+            hidden,
+            memory.new_empty(slots),
+        )
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row; the logits of the next."""
+        beam = len(self.own)
+        logits, stored = self.run(
+            tokens.view(-1, beam),
+            self.table[self.filled // beam],
+            self.counter[: max(self.filled, 1)],  # none: one that nobody sees
+            self.past,
+            self.ancestry,
+            self.memory,
+            self.hidden,
+        )
+        end = self.filled + beam
+        self.past[..., self.filled : end, :] = stored
+        self.ancestry[..., self.filled : end] = self.own
+        self.filled = end
+        return logits
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Each hypothesis goes on from one of its source; sources may be dropped."""
+        beam = len(self.own)
+        groups = rows.view(-1, beam)
+        sources = groups[:, 0] // beam
+        if (kept := len(sources)) < len(self.past):
+            self.past[:kept, ..., : self.filled, :] = self.past[
+                sources, ..., : self.filled, :
+            ]
+            self.past = self.past[:kept]
+            self.memory, self.hidden = self.memory[sources], self.hidden[sources]
+            self.ancestry = self.ancestry[sources]
+        if beam > 1:
+            parents = (groups % beam)[:, :, None]
+            before = self.ancestry[..., : self.filled]
+            before.copy_(before.gather(1, parents.expand_as(before)))
+
+
+class CompiledDecoder(FastDecoder):
+    """Fast decoding with a compiled step, for a model that is not trained any more.
+
+    The first search of at most four rows compiles for about a quarter of a minute, and
+    so does the first of more, which packs the weights for oneDNN; once the model has
+    changed, the next searches compile again. The compiled code has a copy of the
+    weights, and runs on as many threads as PyTorch had when it was compiled. Elsewhere
+    than on a CPU, and in other precisions than float32, this is a `FastDecoder`.
+
+    Raises:
+        ValueError: for what `CachedDecoder` refuses.
+        RuntimeError: at the first search, where there is no C++ compiler.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._steps: dict[bool, _Step] = {}
+        self._compiled: list[FastDecoderLayer] = []
+
+    def prefill(
+        self,
+        source_ids: Int[Tensor, "sources length"],
+        max_length: int,
+        beam_size: int = 1,
+    ) -> DecoderState:
+        """Encode the sources, once, with room for `beam_size` hypotheses of each."""
+        state = super().prefill(source_ids, max_length, beam_size)
+        if not isinstance(state, FastState):
+            return state
+        table = self.model.target_embedding.table.weight
+        if table.dtype != torch.float32 or table.device.type != "cpu":
+            return state
+        if self._compiled is not self.layers:
+            self._steps, self._compiled = {}, self.layers
+        many = len(source_ids) * beam_size > _FEW_ROWS
+        if many not in self._steps:
+            self._steps[many] = _compile(CompiledStep(self), many)
+        return CompiledState.of(state, self._steps[many])
+
+
+_FEW_ROWS = 4  # from the next on, weights packed for oneDNN are faster
+
+
+def _compile(step: CompiledStep, pack: bool) -> _Step:
+    """The step for any number of sources, hypotheses, slots and source tokens."""
+    from torch._inductor import aoti_compile_and_package, aoti_load_package, config
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        message = "a CompiledDecoder needs a C++ compiler, such as g++"
+        raise RuntimeError(message) from None
+    heads = step.layers[0].heads
+    layers, d_model = len(step.layers), step.table.size(1)
+    room = 2, layers, 2, heads
+    example = (
+        torch.zeros(2, 3, dtype=torch.long),
+        torch.zeros(d_model),
+        torch.zeros(5),
+        torch.zeros(*room, 18, d_model // heads),
+        torch.zeros(2, 3, 18),
+        torch.zeros(*room, 7, d_model // heads),
+        torch.zeros(2, 7),
+    )
+    free = torch.export.Dim.AUTO
+    sizes = (
+        {0: free, 1: free},
+        None,
+        {0: free},
+        {0: free, 4: free},
+        {0: free, 1: free, 2: free},
+        {0: free, 4: free},
+        {0: free, 1: free},
+    )
+    with warnings.catch_warnings(), config.patch(freezing=pack), torch.no_grad():
+        warnings.simplefilter("ignore")  # PyTorch's, of its own parts
+        exported = torch.export.export(step, example, dynamic_shapes=sizes)
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "step.pt2")
+            aoti_compile_and_package(exported, package_path=path)
+            return aoti_load_package(path)
