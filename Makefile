@@ -24,6 +24,9 @@ COVER := --cov --cov-branch --cov-report=
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
+# Compiled modules are kept: what runs here starts hundreds of Pythons.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help book pdf site test quick lint units coverage mutants nulls chapters browser lab sync weights bench clean
 

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import datetime
 import io
+import itertools
 import json
 import os
 import platform
@@ -39,6 +40,8 @@ KINDS = [
     "convolutions",
     "attention",
 ]
+RECURRENT = ["RNN", "RNN, orthogonal", "GRU", "LSTM"]
+OTHER_RATES, OTHER_RATES_AT = [0.001, 0.01], [24, 32]
 LETTERS_READ = 16
 FAR_STEPS, LAST_STEPS = 1000, 2000
 TRANSLATORS = {  # size, with attention, steps, learning rate
@@ -89,8 +92,8 @@ def main() -> None:
 
     jobs: dict[str, Any] = {}
 
-    def far(kind: str, distance: int, seed: int) -> Any:
-        return recall["train_recall"](kind, distance, True, seed, FAR_STEPS)
+    def far(kind: str, distance: int, seed: int, rate: float = 0.004) -> Any:
+        return recall["train_recall"](kind, distance, True, seed, FAR_STEPS, rate)
 
     def last(kind: str, seed: int) -> Any:
         return recall["train_recall"](kind, LETTERS_READ, False, seed, LAST_STEPS)
@@ -113,6 +116,11 @@ def main() -> None:
         for distance in DISTANCES:
             for kind in KINDS:
                 jobs[f"far/{kind}/{distance}/{seed}"] = (far, kind, distance, seed)
+        for rate, kind, distance in itertools.product(
+            OTHER_RATES, RECURRENT, OTHER_RATES_AT
+        ):
+            name = f"far/{kind}, rate {rate}/{distance}/{seed}"
+            jobs[name] = (far, kind, distance, seed, rate)
 
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}
     missing = [job for job in jobs if job not in stored["runs"]]

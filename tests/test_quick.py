@@ -79,3 +79,8 @@ def test_with_git_it_goes_by_what_differs(project: Path) -> None:
     git("commit", "-q", "-a", "-m", "one")
     (project / "tests" / "test_new.py").write_text("def test_n():\n    pass\n")
     assert "2 test files: test_new test_other" in quick(project)
+    git("checkout", "-q", "-f", "main")
+    git("update-ref", "refs/remotes/origin/main", "main")  # as a clone has it
+    (project / "tests" / "test_direct.py").write_text("def test_a():\n    assert 1\n")
+    git("commit", "-q", "-a", "-m", "on main itself")
+    assert "test_direct" in quick(project)

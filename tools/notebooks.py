@@ -195,15 +195,17 @@ def check(root: Path) -> int:
     found = [
         f"{c.relative_to(root)} {why}" for c in chapters(root) if (why := complaint(c))
     ]
-    known = {stored(chapter) for chapter in chapters(root)}
+    known, alone = {stored(chapter) for chapter in chapters(root)}, []
     for path in sorted((root / "book" / "notebooks").rglob("*.ipynb")):
         if path not in known:
-            found.append(f"{path.relative_to(root)} has no chapter")
-    for line in found:
+            alone.append(
+                f"{path.relative_to(root)} has no chapter: move it or delete it"
+            )
+    for line in found + alone:
         print(line, file=sys.stderr)
     if found:
         print("Run: make sync", file=sys.stderr)
-    return 1 if found else 0
+    return 1 if found or alone else 0
 
 
 def seed(root: Path) -> int:

@@ -42,8 +42,8 @@ def stamp(root: Path) -> Path:
 
 def changed(root: Path) -> list[str]:
     """The files that changed, relative to the root."""
-    base = git(root, "merge-base", "HEAD", "main") or git(
-        root, "merge-base", "HEAD", "origin/main"
+    base = git(root, "merge-base", "HEAD", "origin/main") or git(
+        root, "merge-base", "HEAD", "main"
     )
     differing = git(root, "diff", "--name-only", base[0] if base else "HEAD")
     new = git(root, "ls-files", "--others", "--exclude-standard")
@@ -148,7 +148,8 @@ def main() -> int:
     if not tests:
         print("No test is touched.")
         return 0
-    print(f"{len(tests)} test files:", " ".join(Path(name).stem for name in tests))
+    names = (name.removeprefix("tests/").removesuffix(".py") for name in tests)
+    print(f"{len(tests)} test files:", *names)
     budget = Budget(options.seconds)
     paths = [str(root / name) for name in tests]
     code = pytest.main(["-q", "--maxfail=5", f"--rootdir={root}", *paths], [budget])

@@ -32,7 +32,7 @@ __all__ = [
 CHECKPOINT_FORMAT = "the-tested-transformer"
 CHECKPOINT_VERSION = "1"
 _RESERVED = ("checksum", "format", "version")
-# Every file of ours begins so, behind the eight bytes that give the header's length.
+# Every checkpoint begins so, behind the eight bytes that give the header's length.
 _OPENING = b'{"__metadata__":{"checksum":"'
 _CHECKSUM = slice(8 + len(_OPENING), 8 + len(_OPENING) + 64)
 
@@ -53,7 +53,7 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
 
 
 def remove_partial_files(path: Path) -> None:
-    """Remove what a process that was killed left of `path`, and nothing else."""
+    """Remove the partial files of `path`, whichever process wrote them."""
     ours = re.compile(re.escape(path.name) + r"\.[0-9]+\.part")
     for file in path.parent.glob("*.part"):
         if ours.fullmatch(file.name) and file.is_file():

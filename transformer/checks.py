@@ -131,7 +131,7 @@ def require_pairs(keys: Tensor, values: Tensor) -> None:
 
 
 def require_beam(beam_size: int, length_penalty: float) -> None:
-    """Refuse a beam search without a beam, or with a penalty that is no number.
+    """Refuse a beam search without a beam, or with a penalty below 0 or not finite.
 
     Raises:
         ValueError: for a `beam_size` that is no whole number of at least 1, or a
@@ -159,7 +159,7 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def optional_import(module: str) -> Any:
-    """Import a module that only training real translators needs.
+    """Import a module that the package does not require.
 
     Raises:
         ValueError: naming the package to install.

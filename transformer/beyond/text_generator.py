@@ -31,7 +31,11 @@ def encode_text(tokenizer: SubwordTokenizer, text: str) -> list[int]:
 
 
 def decode_text(tokenizer: SubwordTokenizer, ids: Sequence[int]) -> str:
-    """The text of the ids: `encode_text` undone, but for runs of spaces."""
+    """The text of the ids: `encode_text` undone.
+
+    White space within lines becomes single spaces, and characters that the tokenizer
+    never saw are lost.
+    """
     lines: list[list[int]] = [[]]
     for index in ids:
         if index == tokenizer.eos_id:

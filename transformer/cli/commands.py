@@ -82,7 +82,8 @@ python -m transformer generate --weights runs/book "It was a"
 
 A training that was cut short goes on when the same command is given again. Exit
 codes: 0; 1 when some lines of a file or a pipe could not be translated or continued;
-2 for a mistake in what was asked, explained in one line; 130 after Ctrl-C.
+2 for a mistake in what was asked, explained in one line; 130 after Ctrl-C (in the
+first second, while Python loads, it ends as any Python program).
 """
 
 
@@ -111,7 +112,7 @@ def translate(
     weights: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
+            metavar="RUN_OR_FILE",
             help="what train-phrasebook or train wrote  [default: the file that ships]",
         ),
     ] = None,
@@ -186,14 +187,19 @@ def load_translator(weights: str | None, device: str, average: int = 0) -> "Tran
         try:
             translator = Translator.load(weights)
         except ValueError:
-            if is_text_generator(weights):
-                raise ValueError(
-                    f'{weights} is a language model: "{PROGRAM} generate" continues a '
-                    "text with it"
-                ) from None
+            refuse_text_generator(weights)
             raise
     translator.model.to(where)
     return translator
+
+
+def refuse_text_generator(weights: str) -> None:
+    """Say what a language model is for, where a translator is needed."""
+    if is_text_generator(weights):
+        raise ValueError(
+            f'{weights} is a language model: "{PROGRAM} generate" continues a text '
+            "with it"
+        ) from None
 
 
 def is_text_generator(weights: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from transformer.cli.commands import app, require_file
+from transformer.cli.commands import app, refuse_text_generator, require_file
 from transformer.cli.options import Command
 
 __all__ = ["explore"]
@@ -39,6 +39,11 @@ def explore(
     from bookkit.live import LiveModel
     from transformer.decoding.translator import Translator
 
-    live = LiveModel(Translator.phrasebook() if weights is None else Path(weights))
+    try:
+        live = LiveModel(Translator.phrasebook() if weights is None else Path(weights))
+    except ValueError:
+        if weights is not None:
+            refuse_text_generator(weights)
+        raise
     live.save(path)
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

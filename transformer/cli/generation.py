@@ -7,7 +7,7 @@ import typer
 
 from transformer.cli.commands import PROGRAM, app
 from transformer.cli.lines import one_line, read_lines, say
-from transformer.cli.options import COUNT, DEVICE, SEED, Command, real
+from transformer.cli.options import COUNT, DEVICE, SEED, TINY, Command, real
 from transformer.cli.resources import chosen_device
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def generate(
     temperature: Annotated[
         float,
         typer.Option(
-            parser=real(0.0),
+            parser=real(TINY),
             metavar="X",
             help="above 0; lower keeps to what is most probable",
         ),
@@ -42,7 +42,7 @@ def generate(
     top_p: Annotated[
         float,
         typer.Option(
-            parser=real(0.0, 1.0),
+            parser=real(TINY, 1.0),
             metavar="X",
             help="draw among the likeliest tokens that together have this probability",
         ),

@@ -65,8 +65,14 @@ def whole(least: int, most: int = 2**63 - 1) -> Callable[[str | int], int]:
     return read
 
 
+TINY = math.ulp(0.0)  # the least number above 0
+
+
 def real(least: float, most: float = math.inf) -> Callable[[str | float], float]:
-    """A reader of options: a finite number of at least `least` and at most `most`."""
+    """A reader of options: a finite number of at least `least` and at most `most`.
+
+    Where `least` is tiny, "above 0" is what it means.
+    """
 
     def read(text: str | float) -> float:
         try:
@@ -74,7 +80,8 @@ def real(least: float, most: float = math.inf) -> Callable[[str | float], float]
         except ValueError:
             number = math.nan
         if not least <= number <= most or math.isinf(number):
-            limits = f"at least {least:g}" + f", at most {most:g}" * (most < math.inf)
+            lowest = f"at least {least:g}" if least != TINY else "above 0"
+            limits = lowest + f", at most {most:g}" * (most < math.inf)
             raise typer.BadParameter(f"expected a number of {limits}, got {text!r}")
         return number
 

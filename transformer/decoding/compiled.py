@@ -36,7 +36,7 @@ class CompiledStep(nn.Module):
     def __init__(self, decoder: FastDecoder) -> None:
         super().__init__()
         model = decoder.model
-        self.layers, self.output = decoder.layers, decoder.output
+        self.layers = decoder.layers
         self.norm = model.decoder.norm
         self.table = model.target_embedding.table.weight.detach()
         self.scale = math.sqrt(model.config.d_model)
@@ -51,12 +51,13 @@ class CompiledStep(nn.Module):
         memory: Float[Tensor, "sources layers 2 heads length d_k"],
         hidden: Float[Tensor, "sources length"],
     ) -> tuple[
-        Float[Tensor, "rows vocabulary"],
+        Float[Tensor, "rows d_model"],
         Float[Tensor, "sources layers 2 heads beam d_k"],
     ]:
-        """Logits, and the keys and values to store. Of `filled` only the size counts.
+        """What logits are made of, and the keys and values to store.
 
-        `ancestry` and `hidden` are added to scores: 0, or -∞ for what is not seen.
+        Of `filled` only the size counts. `ancestry` and `hidden` are added to scores:
+        0, or -∞ for what is not seen.
         """
         x = position + self.scale * F.embedding(tokens.flatten(), self.table)
         end, stored = filled.size(0), []
@@ -75,7 +76,7 @@ class CompiledStep(nn.Module):
             x = second.after(x, _merge(layer.cross_output, _mix(weights, values)))
             inner = _linear(layer.expand, third.before(x)).relu()
             x = third.after(x, _linear(layer.contract, inner))
-        return _linear(self.output, self.norm(x)), torch.stack(stored, dim=1)
+        return self.norm(x), torch.stack(stored, dim=1)
 
 
 def _linear(packed: PackedLinear, x: Tensor) -> Tensor:
@@ -129,6 +130,7 @@ class CompiledState:
     """As `FastState`, in tensors of one piece, as a compiled step needs them."""
 
     run: _Step
+    output: PackedLinear
     table: Float[Tensor, "positions d_model"]
     past: Float[Tensor, "sources layers 2 heads slots d_k"]
     ancestry: Float[Tensor, "sources beam slots"]
@@ -149,6 +151,7 @@ class CompiledState:
             hidden.masked_fill_(~state.source_mask.view_as(hidden), -math.inf)
         return cls(
             run,
+            state.decoder.output,
             state.decoder.model.position.table,
             memory.new_zeros(sources, layers, 2, heads, slots, d_k),
             memory.new_full((sources, beam, slots), -math.inf),
@@ -161,7 +164,7 @@ class CompiledState:
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
         beam = len(self.own)
-        logits, stored = self.run(
+        x, stored = self.run(
             tokens.view(-1, beam),
             self.table[self.filled // beam],
             self.counter[: max(self.filled, 1)],  # none: one that nobody sees
@@ -174,7 +177,7 @@ class CompiledState:
         self.past[..., self.filled : end, :] = stored
         self.ancestry[..., self.filled : end] = self.own
         self.filled = end
-        return logits
+        return self.output(x)
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""
@@ -197,11 +200,11 @@ class CompiledState:
 class CompiledDecoder(FastDecoder):
     """Fast decoding with a compiled step, for a model that is not trained any more.
 
-    The first search of at most four rows compiles for about a quarter of a minute, and
-    so does the first of more, which packs the weights for oneDNN; once the model has
-    changed, the next searches compile again. The compiled code has a copy of the
-    weights, and runs on as many threads as PyTorch had when it was compiled. Elsewhere
-    than on a CPU, and in other precisions than float32, this is a `FastDecoder`.
+    The first search compiles, for about a quarter of a minute, and so does the first
+    one whose products are large enough for oneDNN; once the model has changed, the next
+    searches compile again. The compiled code has a copy of the layers' weights, and
+    runs on as many threads as PyTorch had when it was compiled. Elsewhere than on a
+    CPU, and in other precisions than float32, this is a `FastDecoder`.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.
@@ -228,13 +231,10 @@ class CompiledDecoder(FastDecoder):
             return state
         if self._compiled is not self.layers:
             self._steps, self._compiled = {}, self.layers
-        many = len(source_ids) * beam_size > _FEW_ROWS
-        if many not in self._steps:
-            self._steps[many] = _compile(CompiledStep(self), many)
-        return CompiledState.of(state, self._steps[many])
-
-
-_FEW_ROWS = 4  # from the next on, weights packed for oneDNN are faster
+        large = self.layers[0].expand.is_worth_onednn(len(source_ids) * beam_size)
+        if large not in self._steps:
+            self._steps[large] = _compile(CompiledStep(self), large)
+        return CompiledState.of(state, self._steps[large])
 
 
 def _compile(step: CompiledStep, pack: bool) -> _Step:

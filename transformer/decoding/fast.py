@@ -53,12 +53,16 @@ class PackedLinear(NamedTuple):
     def __call__(
         self, x: Float[Tensor, "rows inputs"]
     ) -> Float[Tensor, "rows outputs"]:
-        if self.blocked is not None and len(x) * self.weight.numel() >= _WORTH_ONEDNN:
+        if self.blocked is not None and self.is_worth_onednn(len(x)):
             linear = torch.ops.mkldnn._linear_pointwise
             return cast("Tensor", linear(x, self.blocked, self.bias, "none", [], ""))
         if self.bias is None:
             return x @ self.weight
         return torch.addmm(self.bias, x, self.weight)
+
+    def is_worth_onednn(self, rows: int) -> bool:
+        """Whether a product with so many rows is large enough for oneDNN."""
+        return rows * self.weight.numel() >= _WORTH_ONEDNN
 
 
 _WORTH_ONEDNN = 2**21  # multiplications: below, calling it takes longer than it saves
@@ -226,15 +230,15 @@ class FastState:
 
 
 class FastDecoder:
-    """A model packed for fast decoding: searches with it find what plain ones find.
+    """A model packed for fast decoding: searches are to find what plain ones find.
 
     The decoder's weights are packed at the first search, and again at the next one
     after they have changed, in place or by replacement. A change through `.data` is
     noticed only where it touches the first number of one of a weight's first 32 rows:
     make a new FastDecoder after any other. What packed weights cannot follow exactly
-    is decoded by the plain cache instead: half precision and autocast, hooks, and
-    modules that are not the book's own (LoRA, quantisation, another activation). In
-    float32 the logits may differ from the plain ones in their last bits.
+    is decoded by the plain cache instead: half precision and autocast, modules with
+    hooks, and those that are not the book's own (LoRA, quantisation, another
+    activation). In float32 logits may differ from the plain ones in their last bits.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.

@@ -70,7 +70,7 @@ class ProcessGroup:
         """Let the first process do something, while the others wait; they get None.
 
         Raises:
-            ValueError: in every process, when it fails in the first.
+            ValueError: when it fails in the first process, which raises its own error.
         """
         result, failure = None, None
         if self.rank == 0:

@@ -71,7 +71,7 @@ class TextDataset(NamedTuple):
         return cls(torch.tensor(ids), torch.tensor(held_out), tokenizer)
 
     def digest(self) -> str:
-        """A short text that no other dataset has."""
+        """A short text that stands for the examples and what they were made with."""
         data = f"{self.train.tolist()} {self.validation.tolist()}"
         data += self.tokenizer.to_json()
         return hashlib.sha256(data.encode()).hexdigest()[:16]

@@ -107,7 +107,7 @@ class TranslationDataset(NamedTuple):
         )
 
     def digest(self) -> str:
-        """A short text that no other dataset has."""
+        """A short text that stands for the examples and what they were made with."""
         tokenizers = self.source_tokenizer.to_json(), self.target_tokenizer.to_json()
         data = json.dumps([self.train, self.validation, *tokenizers])
         return hashlib.sha256(data.encode()).hexdigest()[:16]
@@ -221,7 +221,7 @@ def train_translator(
     With a `folder`, the run is kept there: a checkpoint after so many steps and at the
     end of each epoch, the last `keep_epochs` epochs' weights, the best ones
     (`model.safetensors`) and the metrics of each step. A run that was cut short at any
-    time goes on to the same weights, bit for bit on the CPU of one machine.
+    time goes on to the same weights, bit for bit on one CPU with as many threads.
 
     Raises:
         ValueError: for `checkpoint_every` or `keep_epochs` below 1; for no examples, or

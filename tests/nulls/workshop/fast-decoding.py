@@ -32,7 +32,7 @@ fast_times = [each * fast_times[0] / plain_times[0] for each in plain_times]
 # null: reordering copies the past
 reorders = {(name, at): reorders["plain", at] for name, at in reorders}
 
-# %% claim: The three changes together
+# %% claim: What the three changes bring singly
 # null: each brings a third
 saved = found["everything"] - found["nothing"]
 for what in ("norms", "linear maps", "one projection"):
