@@ -60,8 +60,8 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 	$(PY) tools/notebooks.py check
 
 units: $(INSTALLED)  ## the package's tests, every shape checked
-	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES)
-	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m plain
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain and not nightly" $(SHAPES)
+	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "plain and not nightly"
 	$(PYTEST) tests/exercises -n 2
 
 coverage: $(INSTALLED)  ## which branches those tests reach

@@ -19,6 +19,7 @@ import training  # noqa: E402
 
 
 @pytest.mark.plain
+@pytest.mark.nightly
 def test_the_gpus_benchmark_runs_whole_where_there_is_no_gpu(tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "gpu.py", "--smoke", "--out", tmp_path],
@@ -78,6 +79,7 @@ def test_the_tutorials_model_and_pytorchs_have_a_loss_on_our_batches():
 
 
 @pytest.mark.plain
+@pytest.mark.nightly
 def test_a_race_goes_round_by_round():
     script = ROOT / "benchmarks" / "training.py"
     task = {"size": "smoke", "bf16": False, "in_order": True, "formula": True}

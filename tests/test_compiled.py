@@ -62,7 +62,9 @@ def test_each_logit_is_the_whole_models(as_written, beam_size) -> None:
             tokens = torch.cat((tokens[parents], new), dim=1)
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    "large", [False, pytest.param(True, marks=pytest.mark.nightly)]
+)
 def test_compiled_code_decodes_the_same(monkeypatch, large) -> None:
     """For one source and many, of any length, with any beam."""
     if large:  # weights are packed for oneDNN, as for a larger model
