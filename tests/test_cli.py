@@ -87,7 +87,7 @@ def test_a_pipe_is_answered_line_by_line_and_may_break():
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 def test_ctrl_c_leaves_quietly(tmp_path):
-    # A shell's background jobs, `make test &`, ignore Ctrl-C, and so would their children.
+    # A background job of a shell ignores Ctrl-C, and so would its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = start("train-phrasebook", "--out", str(tmp_path / "weights.safetensors"))
     assert process.stderr.readline().startswith(b"making 50,000 sentences")

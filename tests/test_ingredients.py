@@ -34,6 +34,7 @@ def test_each_leaves_out_what_its_name_says():
         "no-dropout": {"dropout": 0.0},
         "no-smoothing": {"label_smoothing": 0.0},
         "no-warmup": {"begin": "at the highest rate"},
+        "no-warmup-lower": {"begin": "at the highest rate", "learning_rate": 0.0022},
         "post-norm": {"norm_first": False},
     }
 

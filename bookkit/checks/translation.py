@@ -105,7 +105,7 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
     reference = ["the", "cat", "sat", "on", "the", "mat"]
     cases = [
         (["the", "the", "the", "dog"], 1, 2 / 4),
-        (["the", "cat", "and", "the", "cat"], 2, 1 / 4),
+        (["the", "cat", "and", "then", "the", "cat"], 2, 1 / 5),
         (["a", "dog"], 1, 0.0),
         (["cat", "the", "sat"], 2, 0.0),
         (["the", "cat", "sat", "on", "a", "mat"], 3, 2 / 4),
@@ -120,6 +120,7 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
             for words in (said, reference)
         )
         hits = (mine & theirs).total()
+        apart = Counter(zip(*[iter(said)] * n, strict=False))
         known = {
             sum(mine[gram] for gram in mine if gram in theirs) / mine.total(): (
                 "You did not clip: each n-gram counts at most as often as the "
@@ -133,6 +134,9 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
                 "divides by those that were said."
             ),
             hits / len(said): "You divided by the words. Divide by the n-grams.",
+            (apart & theirs).total() / apart.total(): (
+                "Your n-grams do not overlap. The next begins one word further on."
+            ),
         }
         for value, message in known.items():
             if math.isclose(answer, value, abs_tol=1e-9):

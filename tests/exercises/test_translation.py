@@ -110,6 +110,11 @@ def unordered(said, reference, n):
     return (mine & theirs).total() / mine.total()
 
 
+def apart(said, reference, n):
+    mine = Counter(tuple(said[i : i + n]) for i in range(0, len(said) - n + 1, n))
+    return (mine & grams(reference, n)).total() / mine.total()
+
+
 def different(said, reference, n):
     mine, theirs = grams(said, n), grams(reference, n)
     return len(mine.keys() & theirs.keys()) / len(mine)
@@ -212,6 +217,7 @@ def test_unanswered(check):
         (check_clipped, recall, "recall"),
         (check_clipped, different, "different n-grams"),
         (check_clipped, unordered, "order counts"),
+        (check_clipped, apart, "do not overlap"),
         (check_clipped, lambda s, r, n: clipped(s, r, min(n, 2)), "n = 3 the share is"),
         (check_clipped, by_words, "divided by the words"),
         (check_clipped, lambda said, reference, n: (1, 2), "a share, one number"),

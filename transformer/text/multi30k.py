@@ -96,8 +96,8 @@ def fetch_multi30k(
 ) -> Path:
     """Multi30k (Elliott et al. 2016): download what a folder lacks of it.
 
-    A file gets its name only when its SHA-256 is the expected one. `progressbar` makes
-    a bar like tqdm's for each file, from the file's name.
+    A file gets its name only when its SHA-256 is the expected one; one that is there is
+    not read. `progressbar` makes a bar like tqdm's for each file, from the file's name.
 
     Raises:
         ValueError: for a language that is not there; when a file cannot be had, or is
@@ -268,7 +268,7 @@ def moses_style(sentence: str) -> str:
     left as it is, unless a word with a full stop of its own ends it (5 sec.).
     """
     text = _OTHER_ENTITY.sub(lambda match: html.unescape(match[0]), sentence)
-    text = unicodedata.normalize("NFC", text.lower()).translate(_PLAIN_SIGNS)
+    text = unicodedata.normalize("NFC", text.lower().translate(_PLAIN_SIGNS))
     return " ".join(_SIGNS.sub(_set_apart, text).split())
 
 

@@ -509,7 +509,7 @@ class _Frame(NamedTuple):
         return math.prod(len(slot) for slot in self.slots)
 
     def fill(self, rng: random.Random) -> Pair:
-        """One of its sentences; a slot that may stay empty does so half the time."""
+        """One of its sentences; a slot that may stay empty often does."""
         chosen = [
             None if slot[0] is None and rng.random() < 0.5 else rng.choice(slot)
             for slot in self.slots

@@ -29,9 +29,10 @@ class SubwordTokenizer(Tokenizer):
     """Byte-pair encoding (Sennrich et al. 2016): frequent words stay whole.
 
     A piece that opens a word begins with ▁, so that joining pieces gives the sentence
-    back, spaces included. With `text` "tok", every sentence is first lowercased and its
-    punctuation set apart (`moses_style`); with "raw" it stays as it was written, but
-    for composed accents and single spaces.
+    back, spaces included, but for unknown letters and a ▁ of its own. With `text`
+    "tok", every sentence is first lowercased and its punctuation set apart
+    (`moses_style`); with "raw" it stays as it was written, but for composed accents and
+    single spaces.
 
     Raises:
         ValueError: for a tokenizer whose first ids are not the special ones, or another
