@@ -61,7 +61,7 @@ def test_killed_and_resumed_as_real_processes(book, tmp_path):
     """Killed once steps are on the disk; the same command ends in the same bits."""
     command = [sys.executable, "-m", "transformer"]
     training = [*command, "train", "--task", "lm", "--data", str(book), *OPTIONS]
-    training += ["--epochs", "30", "--patience", "30"]
+    training += ["--epochs", "12", "--patience", "12"]
     options = {"env": ENVIRONMENT, "stderr": subprocess.PIPE, "cwd": tmp_path}
     killed = subprocess.Popen([*training, "--out", "cut"], **options)
     for line in killed.stderr:

@@ -11,8 +11,8 @@ from nbformat.v4 import new_code_cell
 from test_packaging import build_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
-# One that draws, one that reads stored results.
-NOTEBOOKS = ["03-queries-keys-values", "workshop/corpus"]
+# It draws and reads stored results.
+NOTEBOOKS = ["11-data"]
 # An editable installation finds the checkout from anywhere: a kernel here must not.
 NO_CHECKOUT = """
 import sys
