@@ -48,7 +48,8 @@ def install() -> str:
 def name_of(run: dict[str, Any]) -> str:
     """What a race was about, in a few words."""
     if "beams" in run:
-        of = f"batch {run['batch']}, beam {run['beams']}, {run['length']} words"
+        way = f"beam {run['beams']}" if run["beams"] else "sampling"
+        of = f"batch {run['batch']}, {way}, {run['length']} words"
     else:
         of = f"{run['size']}, {'bf16' if run['bf16'] else 'float32'}"
         of += ", memory kept" if run["kept"] else ", as shipped"
@@ -107,12 +108,15 @@ def main() -> None:
             few = ["--sizes", "smoke", "--threads", "1", "--rounds", "1"]
         less = few if options.quick or options.smoke else []
         runs = {"training": less, "decoding": less}
+        runs["sampling"] = [*less, "--beams", "0"]
         runs["compiled"] = [*few, "--only", "compiled"]
         if options.smoke:
             runs["decoding"] = [*less, "--lengths", "16"]
-            del runs["compiled"]  # takes minutes
+            del runs["compiled"], runs["sampling"]  # take minutes
         for what, arguments in runs.items():
-            script = HERE / f"{'decoding' if what == 'decoding' else 'training'}.py"
+            script = HERE / (
+                "training.py" if what in ("training", "compiled") else "decoding.py"
+            )
             command = [python, str(script), *arguments, "--out", name.format(what)]
             subprocess.run(command, check=True)
     for what in ("training", "decoding"):

@@ -6,6 +6,10 @@
 Every contestant decodes the same number of tokens for the same sources: eos is masked
 until then. CTranslate2 has our very weights, and must find our very tokens. Written
 to benchmarks/results/decoding.json; `make bench` installs the others first.
+
+    python benchmarks/decoding.py --beams 0 --out sampling
+
+draws each token from all, and words differ.
 """
 
 import argparse
@@ -32,6 +36,7 @@ from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 OURS, COMPILED = "ours", "compiled"
 PEERS = ("Marian", "CTranslate2", "torch.nn.Transformer", "x-transformers")
+SAMPLING = 0  # in place of a number of beams
 SOURCE = 16  # tokens in every source
 Decode = Callable[[], list[list[int]]]
 
@@ -65,6 +70,8 @@ def searching(
         return mask_special(logits, config)
 
     search.mask_special = mask_eos_too
+    if beams == SAMPLING:
+        return lambda: search.sample(decoder, sources, length)
     if beams == 1:
         return lambda: search.greedy_search(decoder, sources, length)
     return lambda: search.beam_search(decoder, sources, length, beams)
@@ -86,7 +93,8 @@ def ctranslate2(
     def decode() -> list[list[int]]:
         found = translator.translate_batch(
             tokens,
-            beam_size=beams,
+            beam_size=max(beams, 1),
+            sampling_topk=0 if beams == SAMPLING else 1,  # 0: from all tokens
             length_penalty=0.6,
             min_decoding_length=length,
             max_decoding_length=length,
@@ -107,8 +115,9 @@ def huggingface(size: str, sources: list[list[int]], length: int, beams: int) ->
         generated = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            num_beams=beams,
-            do_sample=False,
+            num_beams=max(beams, 1),
+            do_sample=beams == SAMPLING,
+            top_k=0,
             min_new_tokens=length,
             max_new_tokens=length,
             length_penalty=0.6,
@@ -190,14 +199,19 @@ def digest(found: Sequence[Sequence[int]]) -> str:
 
 
 def cases(
-    sizes: Sequence[str], lengths: Sequence[int], threads: Sequence[int]
+    sizes: Sequence[str],
+    lengths: Sequence[int],
+    threads: Sequence[int],
+    beams_of: Sequence[int],
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Every race to run, and who is in it."""
     for size, count, batch, beams, length in itertools.product(
-        sizes, threads, (1, 32), (1, 4), lengths
+        sizes, threads, (1, 32), beams_of, lengths
     ):
         case = {"size": size, "threads": count, "batch": batch}
         names = [OURS, COMPILED, "chapter 13", *PEERS[:2]]
+        if beams == SAMPLING:
+            names.remove("chapter 13")
         if beams == 1 and batch == 1:
             names += PEERS[2:]
         if batch == 32 and length == 256:
@@ -212,6 +226,7 @@ def main() -> None:
     ask.add_argument("--sizes", nargs="+", default=["tiny"])
     ask.add_argument("--lengths", nargs="+", type=int, default=[16, 64, 256])
     ask.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    ask.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     ask.add_argument("--rounds", type=int, default=5)
     ask.add_argument("--note", default="", help="what else is to be known of this run")
     ask.add_argument("--only", nargs="+", help="these contestants, and ours")
@@ -222,7 +237,9 @@ def main() -> None:
         return
     started, runs = time.perf_counter(), []
     script = str(Path(__file__).resolve())
-    for case, names in cases(options.sizes, options.lengths, options.threads):
+    for case, names in cases(
+        options.sizes, options.lengths, options.threads, options.beams
+    ):
         if options.only:
             names = [name for name in names if name in (OURS, COMPILED, *options.only)]
         tasks = {name: {**case, "name": name} for name in names}

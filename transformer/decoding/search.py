@@ -202,7 +202,11 @@ def sample(
         probabilities = (below_best / divisor).softmax(dim=-1)
         if top_p < 1:
             probabilities = top_p_filter(probabilities, top_p)
-        return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+        # The probabilities laid end to end, and the token in whose stretch a point falls.
+        # `torch.multinomial` would draw one random number a token, not one a row.
+        ends = probabilities.cumsum(dim=-1)
+        place = torch.rand(len(ends), 1, device=ends.device, generator=generator)
+        return torch.searchsorted(ends, place * ends[:, -1:], right=True).squeeze(1)
 
     return generate(decoder, source_ids, max_length, draw)
 
