@@ -210,11 +210,9 @@ def cases(
     ):
         case = {"size": size, "threads": count, "batch": batch}
         names = [OURS, COMPILED, "chapter 13", *PEERS[:2]]
-        if beams == SAMPLING:
-            names.remove("chapter 13")
         if beams == 1 and batch == 1:
             names += PEERS[2:]
-        if batch == 32 and length == 256:
+        if beams == SAMPLING or (batch == 32 and length == 256):
             names.remove("chapter 13")
         yield {**case, "beams": beams, "length": length}, names
 

@@ -202,7 +202,7 @@ def sample(
         probabilities = (below_best / divisor).softmax(dim=-1)
         if top_p < 1:
             probabilities = top_p_filter(probabilities, top_p)
-        # The probabilities laid end to end, and the token in whose stretch a point falls.
+        # Laid end to end, the probabilities are stretches: a point falls into one.
         # `torch.multinomial` would draw one random number a token, not one a row.
         ends = probabilities.cumsum(dim=-1)
         place = torch.rand(len(ends), 1, device=ends.device, generator=generator)
