@@ -204,8 +204,13 @@ def sample(
             probabilities = top_p_filter(probabilities, top_p)
         # Laid end to end, the probabilities are stretches: a point falls into one.
         # `torch.multinomial` would draw one random number a token, not one a row.
-        ends = probabilities.cumsum(dim=-1)
-        place = torch.rand(len(ends), 1, device=ends.device, generator=generator)
+        # Rounding must open no stretch for a probability of 0: float64, where there is.
+        device = probabilities.device
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        ends = probabilities.cumsum(dim=-1, dtype=dtype)
+        place = torch.rand(
+            len(ends), 1, dtype=dtype, device=device, generator=generator
+        )
         return torch.searchsorted(ends, place * ends[:, -1:], right=True).squeeze(1)
 
     return generate(decoder, source_ids, max_length, draw)
