@@ -402,7 +402,7 @@ def test_what_is_around_the_article_is_accessible(
     home: str, page: Page, name: str
 ) -> None:
     for scheme in ("light", "dark"):  # from the start: a change of colours takes time
-        page.emulate_media(color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.goto(f"{home}/{name}.html?q=softmax", wait_until="load")
         wear(page, scheme)
         if name == "search":
