@@ -252,7 +252,7 @@ def main() -> None:
         runs.append(
             {
                 **case,
-                "same_words": len(said) == 1,
+                **({"same_words": len(said) == 1} if case["beams"] else {}),
                 "field": field,
                 "ahead": ratios(field, OURS),
                 "compiled_ahead": ratios(field, COMPILED),
