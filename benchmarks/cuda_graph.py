@@ -21,8 +21,7 @@ class StaticLayer(FastDecoderLayer):
     """The fast layer over the whole store: its shapes never change."""
 
     def attend_to_past(self, x: Tensor, state: FastState, past: Tensor) -> Tensor:
-        split = self.self_proj(x).view(-1, 1, 3, self.heads, past.size(-1))
-        split = split.permute(2, 0, 3, 1, 4)
+        split = self.split(x, 1)
         past.index_copy_(3, state.position, split[1:])
         mask = (state.cells <= state.position)[None, None, None]
         heads = F.scaled_dot_product_attention(split[0], *past, mask, scale=1.0)
@@ -35,12 +34,9 @@ class StaticState(FastState):
     def __init__(self, model: Transformer, source: Tensor, length: int) -> None:
         self.model, layers = model, model.decoder.layers
         self.layers = [StaticLayer(layer) for layer in layers]
-        encoded = model.encode(source)
-        memory = [
-            layer.cross_attention.keys_values(encoded, encoded) for layer in layers
-        ]
-        rows, heads, _, d_k = memory[0].keys.shape
-        past = [encoded.new_zeros(2, rows, heads, length, d_k) for _ in layers]
+        memory = self.encode(source)
+        _, _, rows, heads, _, d_k = memory.shape
+        past = [memory.new_zeros(2, rows, heads, length, d_k) for _ in layers]
         super().__init__(None, memory, None, past, None, beam_size=1)
         self.cells = torch.arange(length, device=source.device)
         self.position = source.new_zeros(1)
@@ -74,13 +70,18 @@ class StaticState(FastState):
 
     def prefill(self, source: Tensor) -> None:
         """Begin with other sources of the same shape."""
-        encoded = self.model.encode(source)
-        for layer, memory in zip(self.model.decoder.layers, self.memory, strict=True):
-            new = layer.cross_attention.keys_values(encoded, encoded)
-            memory.keys.copy_(new.keys)
-            memory.values.copy_(new.values)
+        self.memory.copy_(self.encode(source))
         self.position.zero_()
         self.tokens.fill_(BOS_ID)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """Keys and values of the source for each layer, as a `FastState` has them."""
+        encoded = self.model.encode(source)
+        pairs = [
+            layer.cross_attention.keys_values(encoded, encoded)
+            for layer in self.model.decoder.layers
+        ]
+        return torch.stack([torch.stack(tuple(pair)) for pair in pairs])
 
     def advance(self) -> None:
         """Append the likeliest next token to each row."""

@@ -183,6 +183,10 @@ def train_a_step(model, make_optimizer) -> None:
             model.output, "weight", nn.Parameter(-model.output.weight.detach())
         ),
         lambda model: setattr(model, "decoder", random_model(8).decoder),
+        lambda model: setattr(model, "encoder", random_model(8).encoder),
+        lambda model: model.encoder.layers[
+            0
+        ].self_attention.value_proj.weight.data.neg_(),
         lambda model: setattr(
             model.output.weight, "data", -model.output.weight.detach()
         ),
@@ -249,6 +253,11 @@ def with_a_hook(model) -> None:
     projection.register_forward_hook(lambda _, __, out: out * 2)
 
 
+def with_a_hook_on_the_encoder(model) -> None:
+    expand = model.encoder.layers[0].feed_forward.expand
+    expand.register_forward_hook(lambda _, __, out: -out)
+
+
 def with_gelu(model) -> None:
     for layer in model.decoder.layers:
         layer.feed_forward = Gelu(layer.feed_forward)
@@ -281,6 +290,7 @@ def with_an_output_bias(model) -> None:
     [
         with_lora,
         with_a_hook,
+        with_a_hook_on_the_encoder,
         with_gelu,
         pruned,
         parametrized,
@@ -300,6 +310,13 @@ def test_what_cannot_be_packed_is_decoded_plainly(change):
         state = fast.prefill(torch.tensor([[3]]), 4)
     assert isinstance(state, CachedState)
     agree(model, decoder=fast)
+
+
+def test_layers_with_different_numbers_of_heads_are_not_packed():
+    model = random_model()
+    assert packable_weights(model)
+    model.decoder.layers[1].cross_attention.num_heads = 1
+    assert not packable_weights(model)
 
 
 def test_under_autocast_decoding_is_plain():

@@ -48,7 +48,7 @@ class CompiledStep(nn.Module):
         filled: Float[Tensor, " filled"],
         past: Float[Tensor, "sources layers 2 heads slots d_k"],
         ancestry: Float[Tensor, "sources beam slots"],
-        memory: Float[Tensor, "sources layers 2 heads length d_k"],
+        memory: Float[Tensor, "layers 2 sources heads length d_k"],
         hidden: Float[Tensor, "sources length"],
     ) -> tuple[
         Float[Tensor, "rows d_model"],
@@ -71,7 +71,7 @@ class CompiledStep(nn.Module):
             (query,) = _split(
                 layer.cross_query, second.before(x), tokens.shape, layer.heads
             )
-            keys, values = memory[:, number].unbind(1)
+            keys, values = memory[number].unbind()
             weights = (_scores(query, keys) + hidden[:, None, None]).softmax(-1)
             x = second.after(x, _merge(layer.cross_output, _mix(weights, values)))
             inner = _linear(layer.expand, third.before(x)).relu()
@@ -135,7 +135,7 @@ class CompiledState:
     past: Float[Tensor, "sources layers 2 heads slots d_k"]
     ancestry: Float[Tensor, "sources beam slots"]
     own: Float[Tensor, "beam beam"]
-    memory: Float[Tensor, "sources layers 2 heads length d_k"]
+    memory: Float[Tensor, "layers 2 sources heads length d_k"]
     hidden: Float[Tensor, "sources length"]
     counter: Float[Tensor, " slots"]
     filled: int = 0
@@ -143,8 +143,8 @@ class CompiledState:
     @classmethod
     def of(cls, state: FastState, run: _Step) -> "CompiledState":
         """A state that has taken no step yet."""
-        memory = torch.stack([torch.stack(tuple(pair), 1) for pair in state.memory], 1)
-        sources, layers, _, heads, length, d_k = memory.shape
+        memory = state.memory
+        layers, _, sources, heads, length, d_k = memory.shape
         slots, beam = state.past[0].size(3), state.beam_size
         hidden = memory.new_zeros(sources, length)
         if state.source_mask is not None:
@@ -189,7 +189,8 @@ class CompiledState:
                 sources, ..., : self.filled, :
             ]
             self.past = self.past[:kept]
-            self.memory, self.hidden = self.memory[sources], self.hidden[sources]
+            self.memory = self.memory[:, :, sources]
+            self.hidden = self.hidden[sources]
             self.ancestry = self.ancestry[sources]
         if beam > 1:
             parents = (groups % beam)[:, :, None]
@@ -257,7 +258,7 @@ def _compile(step: CompiledStep, pack: bool) -> _Step:
         torch.zeros(5),
         torch.zeros(*room, 18, d_model // heads),
         torch.zeros(2, 3, 18),
-        torch.zeros(*room, 7, d_model // heads),
+        torch.zeros(layers, 2, 2, heads, 7, d_model // heads),
         torch.zeros(2, 7),
     )
     free = torch.export.Dim.AUTO
@@ -267,7 +268,7 @@ def _compile(step: CompiledStep, pack: bool) -> _Step:
         {0: free},
         {0: free, 4: free},
         {0: free, 1: free, 2: free},
-        {0: free, 4: free},
+        {2: free, 4: free},
         {0: free, 1: free},
     )
     with warnings.catch_warnings(), config.patch(freezing=pack), torch.no_grad():

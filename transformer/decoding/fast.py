@@ -1,4 +1,4 @@
-"""Fast decoding: a decoder's weights packed for one position at a time.
+"""Fast decoding: weights packed, the decoder's for one position at a time.
 
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer.checks import require_ids
 from transformer.decoder import DecoderLayer
 from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layers
 from transformer.decoding.support import packable_weights
-from transformer.encoder import Residual
+from transformer.encoder import EncoderLayer, Residual
 from transformer.masks import padding_mask
-from transformer.multi_head import KeysValues
 
 __all__ = [
     "PackedLinear",
     "FlatResidual",
+    "FastEncoderLayer",
     "FastDecoderLayer",
     "FastState",
     "FastDecoder",
@@ -111,36 +112,72 @@ class FlatResidual(NamedTuple):
         return both if self.norm_first else self.normed(both)
 
 
-class FastDecoderLayer:
-    """A decoder layer at one new position, in as few operations as it takes."""
+class _PackedLayer:
+    """What encoder and decoder layers share: self-attention and feed-forward."""
 
-    def __init__(self, layer: DecoderLayer) -> None:
-        own, cross = layer.self_attention, layer.cross_attention
+    def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:
+        own = layer.self_attention
         self.heads = own.num_heads
-        scale = (own.query_proj.out_features // own.num_heads) ** -0.5
+        self.scale = (own.query_proj.out_features // own.num_heads) ** -0.5
         self_maps = own.query_proj, own.key_proj, own.value_proj
-        self.self_proj = PackedLinear.pack(*self_maps, first=scale)
+        self.self_proj = PackedLinear.pack(*self_maps, first=self.scale)
         self.self_output = PackedLinear.pack(own.output_proj)
-        self.cross_query = PackedLinear.pack(cross.query_proj, first=scale)
-        self.cross_output = PackedLinear.pack(cross.output_proj)
         self.expand = PackedLinear.pack(layer.feed_forward.expand)
         self.contract = PackedLinear.pack(layer.feed_forward.contract)
         self.residuals = [
             FlatResidual.of(cast("Residual", residual)) for residual in layer.residuals
         ]
 
+    def split(
+        self, x: Float[Tensor, "rows d_model"], width: int
+    ) -> Float[Tensor, "3 sources heads width d_k"]:
+        """Queries, keys and values; `width` rows belong to a source."""
+        d_k = x.size(-1) // self.heads
+        split = self.self_proj(x).view(-1, width, 3, self.heads, d_k)
+        return split.permute(2, 0, 3, 1, 4)
+
+    def feed_forward(self, x: Float[Tensor, "rows d_model"]) -> Tensor:
+        """The layer's last sublayer, in its residual."""
+        residual = self.residuals[-1]
+        return residual.after(x, self.contract(self.expand(residual.before(x)).relu_()))
+
+
+class FastEncoderLayer(_PackedLayer):
+    """An encoder layer, over all positions of all sources as rows of one matrix."""
+
+    def __call__(
+        self,
+        x: Float[Tensor, "rows d_model"],
+        mask: Bool[Tensor, "sources 1 1 length"] | None,
+        length: int,
+    ) -> Float[Tensor, "rows d_model"]:
+        residual = self.residuals[0]
+        queries, keys, values = self.split(residual.before(x), length)
+        heads = F.scaled_dot_product_attention(queries, keys, values, mask, scale=1.0)
+        output = self.self_output(heads.transpose(1, 2).reshape(x.shape))
+        return self.feed_forward(residual.after(x, output))
+
+
+class FastDecoderLayer(_PackedLayer):
+    """A decoder layer at one new position, in as few operations as it takes."""
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        super().__init__(layer)
+        cross = layer.cross_attention
+        self.cross_query = PackedLinear.pack(cross.query_proj, first=self.scale)
+        self.cross_output = PackedLinear.pack(cross.output_proj)
+
     def __call__(
         self,
         x: Float[Tensor, "rows d_model"],
         state: "FastState",
         past: Float[Tensor, "2 sources heads slots d_k"],
-        memory: KeysValues,
+        memory: Float[Tensor, "2 sources heads length d_k"],
     ) -> Float[Tensor, "rows d_model"]:
-        first, second, third = self.residuals
+        first, second, _ = self.residuals
         x = first.after(x, self.attend_to_past(first.before(x), state, past))
         x = second.after(x, self.attend_to_memory(second.before(x), state, memory))
-        hidden = self.expand(third.before(x)).relu_()
-        return third.after(x, self.contract(hidden))
+        return self.feed_forward(x)
 
     def attend_to_past(
         self,
@@ -150,10 +187,7 @@ class FastDecoderLayer:
     ) -> Float[Tensor, "rows d_model"]:
         """Self-attention: store this position's keys and values, attend to all."""
         start, end = state.filled, state.filled + state.beam_size
-        split = self.self_proj(x).view(
-            -1, state.beam_size, 3, self.heads, past.size(-1)
-        )
-        split = split.permute(2, 0, 3, 1, 4)
+        split = self.split(x, state.beam_size)
         past[:, :, :, start:end] = split[1:]
         keys, values = past[:, :, :, :end]
         mask = None if state.ancestry is None else state.ancestry[..., :end]
@@ -161,13 +195,18 @@ class FastDecoderLayer:
         return self.self_output(heads.transpose(1, 2).reshape(x.shape))
 
     def attend_to_memory(
-        self, x: Float[Tensor, "rows d_model"], state: "FastState", memory: KeysValues
+        self,
+        x: Float[Tensor, "rows d_model"],
+        state: "FastState",
+        memory: Float[Tensor, "2 sources heads length d_k"],
     ) -> Float[Tensor, "rows d_model"]:
         """Cross-attention: all hypotheses of a source attend to its one memory."""
-        d_k = memory.keys.size(-1)
-        split = self.cross_query(x).view(-1, state.beam_size, self.heads, d_k)
+        split = self.cross_query(x).view(
+            -1, state.beam_size, self.heads, memory.size(-1)
+        )
+        keys, values = memory
         heads = F.scaled_dot_product_attention(
-            split.transpose(1, 2), *memory, state.source_mask, scale=1.0
+            split.transpose(1, 2), keys, values, state.source_mask, scale=1.0
         )
         return self.cross_output(heads.transpose(1, 2).reshape(x.shape))
 
@@ -183,7 +222,7 @@ class FastState:
     """
 
     decoder: "FastDecoder"
-    memory: list[KeysValues]
+    memory: Float[Tensor, "layers 2 sources heads length d_k"]  # keys, values
     source_mask: Tensor | None  # (sources, 1, 1, length)
     past: list[Float[Tensor, "2 sources heads slots d_k"]]  # keys, values
     ancestry: Tensor | None  # (sources, 1, beam_size, slots)
@@ -222,7 +261,7 @@ class FastState:
                 :, sources, :, : self.filled
             ]
         self.past = [past[:, : len(sources)] for past in self.past]
-        self.memory = [KeysValues(k[sources], v[sources]) for k, v in self.memory]
+        self.memory = self.memory[:, :, sources]
         if self.source_mask is not None:
             self.source_mask = self.source_mask[sources]
         if self.ancestry is not None:
@@ -232,7 +271,7 @@ class FastState:
 class FastDecoder:
     """A model packed for fast decoding: searches are to find what plain ones find.
 
-    The decoder's weights are packed at the first search, and again at the next one
+    The weights are packed at the first search, and again at the next one
     after they have changed, in place or by replacement. A change through `.data` is
     noticed only where it touches the first number of one of a weight's first 32 rows:
     make a new FastDecoder after any other. What packed weights cannot follow exactly
@@ -244,6 +283,8 @@ class FastDecoder:
         ValueError: for what `CachedDecoder` refuses.
     """
 
+    encoder_layers: list[FastEncoderLayer]
+    memory_proj: PackedLinear
     layers: list[FastDecoderLayer]
     output: PackedLinear
 
@@ -266,21 +307,32 @@ class FastDecoder:
         if not weights:
             return CachedDecoder(model).prefill(source_ids, max_length, beam_size)
         self._pack(weights)
-        encoded = model.encode(source_ids)
-        memory = [
-            layer.cross_attention.keys_values(encoded, encoded)
-            for layer in decoder_layers(model)
-        ]
-        sources, heads, _, d_k = memory[0].keys.shape
-        slots = max_length * beam_size
-        past = [encoded.new_empty(2, sources, heads, slots, d_k) for _ in memory]
         mask = padding_mask(source_ids, model.config.pad_id)
+        hidden = None if mask.all() else mask
+        memory = self._encode(source_ids, hidden)
+        layers, _, sources, heads, _, d_k = memory.shape
+        slots = max_length * beam_size
+        past = [memory.new_empty(2, sources, heads, slots, d_k) for _ in range(layers)]
         ancestry = None
         if beam_size > 1:  # at each position, its own slot: later ones by descent
-            own = torch.eye(beam_size, dtype=encoded.dtype, device=encoded.device).log()
+            own = torch.eye(beam_size, dtype=memory.dtype, device=memory.device).log()
             ancestry = own.repeat(sources, 1, 1, max_length)
-        hidden = None if mask.all() else mask
         return FastState(self, memory, hidden, past, ancestry, beam_size)
+
+    @torch.no_grad()
+    def _encode(
+        self, source_ids: Int[Tensor, "sources length"], mask: Tensor | None
+    ) -> Float[Tensor, "layers 2 sources heads length d_k"]:
+        """The keys and values of every decoder layer's cross-attention."""
+        model, (sources, length) = self.model, source_ids.shape
+        require_ids(source_ids, model.config.source_vocab_size, "source ids")
+        x = model.position(model.source_embedding(source_ids)).flatten(0, 1)
+        for layer in self.encoder_layers:
+            x = layer(x, mask, length)
+        keys_values = self.memory_proj(model.encoder.norm(x))
+        heads, layers = self.layers[0].heads, len(self.layers)
+        parts = keys_values.view(sources, length, layers, 2, heads, -1)
+        return parts.permute(2, 3, 0, 4, 1, 5).contiguous()
 
     def _pack(self, weights: list[nn.Parameter]) -> None:
         """Pack the weights, unless those that are packed are still the model's.
@@ -296,7 +348,14 @@ class FastDecoder:
         same = counted and now == self._versions
         if same and torch.cat(self._views).equal(self._probe):
             return
-        self.layers = [FastDecoderLayer(layer) for layer in decoder_layers(self.model)]
+        encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
+        cross = [layer.cross_attention for layer in decoder]
+        maps = [each for one in cross for each in (one.key_proj, one.value_proj)]
+        self.encoder_layers = [
+            FastEncoderLayer(cast("EncoderLayer", layer)) for layer in encoder
+        ]
+        self.memory_proj = PackedLinear.pack(*maps)
+        self.layers = [FastDecoderLayer(layer) for layer in decoder]
         self.output = PackedLinear.pack(self.model.output)
         self._weights, self._versions = weights, now  # kept: so their ids stay theirs
         self._views = [weight.detach()[:32][..., :1].flatten() for weight in weights]

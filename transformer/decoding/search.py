@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from transformer.checks import require_beam, require_ids, require_positive
+from transformer.decoding.largest import argmax, topk
 from transformer.decoding.step import (
     CachedDecoder,
     IncrementalDecoder,
@@ -156,9 +157,7 @@ def greedy_search(
             ids that it has no row for, padding before a token, a `max_length` below 1
             or beyond its positions, or logits that are not finite.
     """
-    return generate(
-        decoder, source_ids, max_length, lambda logits: logits.max(dim=-1).indices
-    )
+    return generate(decoder, source_ids, max_length, argmax)
 
 
 def top_p_filter(
@@ -234,8 +233,7 @@ def likeliest(
 
     Of equals the lowest id comes first.
     """
-    best = logits.topk(min(count + 1, logits.size(-1)))
-    values, ids = best.values, best.indices
+    values, ids = topk(logits, min(count + 1, logits.size(-1)))
     if (values[:, 1:] == values[:, :-1]).any():  # topk leaves the order of equals open
         values, ids = logits.sort(dim=-1, descending=True, stable=True)
     ids = ids[:, :count]

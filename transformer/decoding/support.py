@@ -11,7 +11,7 @@ from torch import nn
 
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.embedding import TokenEmbedding
-from transformer.encoder import FeedForward, Residual
+from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
 from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
 from transformer.positional import PositionalEncoding
@@ -72,6 +72,8 @@ def require_cacheable(model: Transformer) -> None:
 _PACKED = {
     Decoder,
     DecoderLayer,
+    Encoder,
+    EncoderLayer,
     FeedForward,
     MultiHeadAttention,
     PositionalEncoding,
@@ -86,21 +88,26 @@ _PACKED = {
 
 
 def packable_weights(model: Transformer) -> list[nn.Parameter]:
-    """The target side's weights, if packed ones compute what its modules would.
+    """All weights but the source embedding's, if packed ones compute the same.
 
     Empty otherwise: in half precision or under autocast, where rounding depends on the
     order of operations; with hooks, other modules than the book's (LoRA,
-    quantisation), or weights that are missing or no plain tensors.
+    quantisation), another number of heads somewhere, or weights that are missing or no
+    plain tensors.
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         return []
     weights: list[nn.Parameter] = []
-    parts = [model.target_embedding, model.position, model.decoder, model.output]
+    heads = model.config.num_heads
+    parts = [model.encoder, model.target_embedding, model.position]
+    parts += [model.decoder, model.output]
     for module in parts:  # which grows: a module's parts come behind it
         known = type(module) in _PACKED or isinstance(module, nn.Dropout)
         if not known or "forward" in module.__dict__:
             return []
         if module._forward_hooks or module._forward_pre_hooks:
+            return []
+        if getattr(module, "num_heads", heads) != heads:
             return []
         for name, weight in module._parameters.items():
             if module is model.output and name == "bias":
