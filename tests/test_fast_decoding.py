@@ -258,6 +258,19 @@ def with_a_hook_on_the_encoder(model) -> None:
     expand.register_forward_hook(lambda _, __, out: -out)
 
 
+def with_an_encode_of_its_own(model) -> None:
+    model.encode = lambda ids: -Transformer.encode(model, ids)
+
+
+class Reversed(Transformer):
+    def encode(self, source_ids):
+        return -super().encode(source_ids)
+
+
+def with_an_encode_of_its_class(model) -> None:
+    model.__class__ = Reversed
+
+
 def with_gelu(model) -> None:
     for layer in model.decoder.layers:
         layer.feed_forward = Gelu(layer.feed_forward)
@@ -291,6 +304,8 @@ def with_an_output_bias(model) -> None:
         with_lora,
         with_a_hook,
         with_a_hook_on_the_encoder,
+        with_an_encode_of_its_own,
+        with_an_encode_of_its_class,
         with_gelu,
         pruned,
         parametrized,

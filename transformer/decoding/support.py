@@ -91,11 +91,13 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     """All weights but the source embedding's, if packed ones compute the same.
 
     Empty otherwise: in half precision or under autocast, where rounding depends on the
-    order of operations; with hooks, other modules than the book's (LoRA,
-    quantisation), another number of heads somewhere, or weights that are missing or no
-    plain tensors.
+    order of operations; with hooks, an `encode` of its own, other modules than the
+    book's (LoRA, quantisation), another number of heads somewhere, or weights that are
+    missing or no plain tensors.
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        return []
+    if "encode" in vars(model) or type(model).encode is not Transformer.encode:
         return []
     weights: list[nn.Parameter] = []
     heads = model.config.num_heads
