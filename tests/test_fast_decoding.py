@@ -217,14 +217,28 @@ def test_an_unchanged_model_is_not_packed_again():
     assert fast.layers is layers
 
 
-def test_a_model_made_in_inference_mode_is_packed_each_time():
+def test_a_model_made_in_inference_mode_is_packed_when_any_of_its_numbers_changed():
     with torch.inference_mode():
         model = random_model(29, sharp=8)
     fast = FastDecoder(model)
     agree(model, decoder=fast)
-    with torch.inference_mode():
-        model.output.weight.neg_()
+    layers = fast.layers
     agree(model, decoder=fast)
+    assert fast.layers is layers  # a compiled step need not be compiled again
+    with torch.inference_mode():
+        model.output.weight[:, 1:].neg_()
+    agree(model, decoder=fast)
+
+
+def test_a_decoder_packed_by_a_search_can_be_stepped_outside_of_inference_mode():
+    model = random_model().eval()
+    fast = FastDecoder(model)
+    greedy_search(fast, BATCH, 8)
+    first = torch.tensor([1])
+    logits = fast.prefill(torch.tensor([[3, 4]]), 4).step(first)
+    assert not logits.requires_grad
+    plain = CachedDecoder(model).prefill(torch.tensor([[3, 4]]), 4).step(first)
+    torch.testing.assert_close(logits, plain.detach())
 
 
 # What cannot be packed
@@ -298,6 +312,21 @@ def with_an_output_bias(model) -> None:
     model.output.bias = nn.Parameter(torch.randn(9) * 3)
 
 
+class AlwaysDropout(nn.Dropout):
+    """Monte-Carlo dropout, here of everything: in evaluation mode, too."""
+
+    def forward(self, x):
+        return torch.zeros_like(x)
+
+
+def with_dropout_in_evaluation(model) -> None:
+    model.decoder.layers[0].residuals[2].dropout = AlwaysDropout()
+
+
+def with_shortened_embeddings(model) -> None:
+    model.target_embedding.table.max_norm = 0.01
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -312,6 +341,8 @@ def with_an_output_bias(model) -> None:
         with_an_output_of_its_own,
         without_a_bias,
         with_an_output_bias,
+        with_dropout_in_evaluation,
+        with_shortened_embeddings,
     ],
 )
 def test_what_cannot_be_packed_is_decoded_plainly(change):

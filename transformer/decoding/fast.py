@@ -66,7 +66,7 @@ class PackedLinear(NamedTuple):
         return rows * self.weight.numel() >= _WORTH_ONEDNN
 
 
-_WORTH_ONEDNN = 2**21  # multiplications: below, calling it takes longer than it saves
+_WORTH_ONEDNN = 2**21  # multiplications: the call itself costs more than few save
 
 
 def _blocked(weight: Float[Tensor, "outputs inputs"]) -> Tensor | None:
@@ -229,6 +229,7 @@ class FastState:
     beam_size: int
     filled: int = 0
 
+    @torch.no_grad()
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
         model = self.decoder.model
@@ -338,25 +339,29 @@ class FastDecoder:
         """Pack the weights, unless those that are packed are still the model's.
 
         PyTorch counts the changes of each tensor, but not those by a fused optimiser or
-        through `.data`: a few numbers of each weight are compared as well.
+        through `.data`: a few numbers of each weight are compared as well. Of a model
+        made in inference mode no changes are counted: all numbers are compared.
         """
         counted = not any(weight.is_inference() for weight in weights)
         now = [
             (id(weight), weight.data_ptr(), weight._version if counted else 0)
             for weight in weights
         ]
-        same = counted and now == self._versions
-        if same and torch.cat(self._views).equal(self._probe):
+        if now == self._versions and torch.cat(self._views).equal(self._probe):
             return
         encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
         cross = [layer.cross_attention for layer in decoder]
         maps = [each for one in cross for each in (one.key_proj, one.value_proj)]
-        self.encoder_layers = [
-            FastEncoderLayer(cast("EncoderLayer", layer)) for layer in encoder
-        ]
-        self.memory_proj = PackedLinear.pack(*maps)
-        self.layers = [FastDecoderLayer(layer) for layer in decoder]
-        self.output = PackedLinear.pack(self.model.output)
+        with torch.inference_mode(False), torch.no_grad():  # of use outside of it
+            self.encoder_layers = [
+                FastEncoderLayer(cast("EncoderLayer", layer)) for layer in encoder
+            ]
+            self.memory_proj = PackedLinear.pack(*maps)
+            self.layers = [FastDecoderLayer(layer) for layer in decoder]
+            self.output = PackedLinear.pack(self.model.output)
         self._weights, self._versions = weights, now  # kept: so their ids stay theirs
-        self._views = [weight.detach()[:32][..., :1].flatten() for weight in weights]
+        views = [weight.detach() for weight in weights]
+        if counted:
+            views = [view[:32][..., :1] for view in views]
+        self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)

@@ -15,12 +15,17 @@ __all__ = [
 ]
 
 
-_WORTH_STRETCHES = 2**16  # numbers: for fewer, the additional operations cost more
+def _pays(logits: Float[Tensor, "rows vocabulary"], count: int) -> bool:
+    """Whether stretches were faster where we timed them: few of many, on a CPU."""
+    vocabulary = logits.size(1)
+    many = vocabulary >= 6_000 and logits.numel() >= 2**17
+    few = 8 * count * math.isqrt(vocabulary) <= vocabulary
+    return many and few and logits.device.type == "cpu"
 
 
 def argmax(logits: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
     """The id of each row's largest logit: as `torch.argmax`, of equals the lowest."""
-    if logits.numel() < _WORTH_STRETCHES:
+    if not _pays(logits, 1):
         return logits.argmax(dim=-1)
     ids = _candidates(logits, 1)
     best = logits.gather(1, ids).argmax(dim=-1, keepdim=True)
@@ -31,7 +36,7 @@ def topk(
     logits: Float[Tensor, "rows vocabulary"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
     """Each row's `count` largest logits and their ids, as `torch.topk` has them."""
-    if logits.numel() < _WORTH_STRETCHES:
+    if not _pays(logits, count):
         values, ids = logits.topk(count)
         return values, ids
     ids = _candidates(logits, count)

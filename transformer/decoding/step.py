@@ -38,7 +38,8 @@ class DecoderState(Protocol):
 
     `step` appends a token to each row and returns logits for the next one, which the
     caller may overwrite and which last until the next step. `reorder` lets row i go on
-    from what row `rows[i]` was; it may drop rows, and repeat them.
+    from what row `rows[i]` was. A source's rows may be repeated and left out among
+    themselves, and sources dropped, but the sources keep their order.
     """
 
     def step(

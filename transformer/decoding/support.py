@@ -100,19 +100,21 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     if "encode" in vars(model) or type(model).encode is not Transformer.encode:
         return []
     weights: list[nn.Parameter] = []
-    heads = model.config.num_heads
+    heads, output = model.config.num_heads, model.output
     parts = [model.encoder, model.target_embedding, model.position]
-    parts += [model.decoder, model.output]
+    parts += [model.decoder, output]
     for module in parts:  # which grows: a module's parts come behind it
-        known = type(module) in _PACKED or isinstance(module, nn.Dropout)
-        if not known or "forward" in module.__dict__:
+        own = module.__dict__
+        if type(module) not in _PACKED and not _is_known_dropout(module):
             return []
-        if module._forward_hooks or module._forward_pre_hooks:
+        if "forward" in own or module._forward_hooks or module._forward_pre_hooks:
             return []
-        if getattr(module, "num_heads", heads) != heads:
+        if own.get("num_heads", heads) != heads:
+            return []
+        if own.get("max_norm") is not None:  # an embedding that shortens its rows
             return []
         for name, weight in module._parameters.items():
-            if module is model.output and name == "bias":
+            if module is output and name == "bias":
                 plain = weight is None
             else:
                 plain = type(weight) is nn.Parameter
@@ -123,3 +125,9 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
         parts.extend(cast("Iterable[nn.Module]", module._modules.values()))
     exact = {weight.dtype for weight in weights} in ({torch.float32}, {torch.float64})
     return weights if exact else []
+
+
+def _is_known_dropout(module: nn.Module) -> bool:
+    """PyTorch's or the book's: another may drop in evaluation mode, too."""
+    home = type(module).__module__.split(".")[0]
+    return isinstance(module, nn.Dropout) and home in ("torch", "transformer")
