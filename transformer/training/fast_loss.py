@@ -45,8 +45,7 @@ class ChunkedLoss(torch.autograd.Function):
         onednn = _has_onednn(table)
         grad_hidden = torch.zeros_like(hidden, dtype=exact)
         grad_weight = torch.zeros_like(weight.T if onednn else weight, dtype=exact)
-        # Two buffers serve all chunks: to allocate new ones costs more than the
-        # softmax in them.
+        # Buffers serve all chunks; a product of oneDNN brings its own.
         shape = min(chunk_size, len(hidden)), len(table)
         buffers = table.new_empty(shape), table.new_empty(shape)
         with torch.autocast(device, enabled=False):
@@ -119,8 +118,8 @@ def chunked_loss(
 ) -> Float[Tensor, ""]:
     """Label-smoothed cross-entropy of a linear map's outputs, chunk by chunk.
 
-    What `label_smoothed_loss(hidden @ weight.T, labels)` gives, in nats, but never more
-    than `chunk_size` rows of logits exist. `weight` is that of the output projection.
+    What `label_smoothed_loss(hidden @ weight.T, labels)` gives, in nats, but no tensor
+    has more than `chunk_size` rows of logits. `weight` is the output projection's.
     `reduction` is "mean", over the labels that are not padding, or "sum".
 
     Raises:
