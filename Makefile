@@ -28,7 +28,7 @@ SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf site test quick lint units coverage mutants nulls chapters browser lab sync weights bench clean
+.PHONY: help book pdf site test quick lint units coverage mutants nulls chapters browser chromium lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -37,8 +37,7 @@ book: sync  ## run the chapters that changed (FRESH=1: all), render the book, sa
 	@$(MAKE) --no-print-directory site
 	@echo "The book is at $(SITE)"
 
-pdf: book  ## the whole book as one PDF with bookmarks
-	$(PY) tools/browser.py
+pdf: book chromium  ## the whole book as one PDF with bookmarks
 	$(PY) tools/pdf.py
 
 test: $(INSTALLED)  ## install what is missing and check everything
@@ -48,7 +47,7 @@ test: $(INSTALLED)  ## install what is missing and check everything
 	@$(MAKE) --no-print-directory site
 	@$(MAKE) --no-print-directory browser
 
-quick: $(INSTALLED)  ## lint, and the tests that the change touches: within a minute
+quick: $(INSTALLED) chromium  ## lint, and the tests that the change touches: within a minute
 	@$(MAKE) --no-print-directory lint
 	OMP_NUM_THREADS=1 $(PY) tools/quick.py
 
@@ -59,19 +58,19 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 	$(PY) tools/tangle.py --check
 	$(PY) tools/notebooks.py check
 
-units: $(INSTALLED)  ## the package's tests, every shape checked
+units: $(INSTALLED) chromium  ## the package's tests, every shape checked
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain and not nightly" $(SHAPES)
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "plain and not nightly"
 	$(PYTEST) tests/exercises -n 2
 
-coverage: $(INSTALLED)  ## which branches those tests reach
+coverage: $(INSTALLED) chromium  ## which branches those tests reach
 	@rm -f .coverage
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain" $(SHAPES) $(COVER)
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m plain $(COVER) --cov-append
 	$(BIN)/coverage report --skip-covered
 
 ifneq ($(OS),Windows_NT)
-mutants: $(INSTALLED)  ## do tests notice small breaks? hours; less with ONLY='transformer.masks*'
+mutants: $(INSTALLED) chromium  ## do tests notice small breaks? hours; less with ONLY='transformer.masks*'
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2 $(if $(ONLY),'$(ONLY)')
 	$(BIN)/mutmut export-cicd-stats
 	$(PY) tools/mutants.py
@@ -88,9 +87,12 @@ site: $(INSTALLED)
 	$(PY) tools/notebooks.py seed
 	$(SPHINX)
 
-browser: $(INSTALLED)  ## read the rendered book in a real browser
-	$(PY) tools/browser.py
+browser: $(INSTALLED) chromium  ## read the rendered book in a real browser
 	$(PYTEST) tests/test_site.py -n 2
+
+# The browser that pages are read in, and the live model tried in.
+chromium: $(INSTALLED)
+	$(PY) tools/browser.py
 
 lab: $(INSTALLED)  ## open the chapters in JupyterLab (LAB=--allow-root: as root)
 	$(BIN)/jupyter trust book/notebooks/*.ipynb
