@@ -1,7 +1,9 @@
 """Packed decoding finds what plain decoding finds, or leaves it to plain decoding."""
 
 import copy
+import pickle
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -241,6 +243,28 @@ def test_a_decoder_packed_by_a_search_can_be_stepped_outside_of_inference_mode()
     torch.testing.assert_close(logits, plain.detach())
 
 
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_decoder_that_was_used_can_be_copied(copied):
+    model = random_model(29, sharp=8)
+    fast = FastDecoder(model)
+    agree(model, decoder=fast)
+    other = copied(fast)
+    assert other.model is not model
+    agree(model, decoder=other)
+
+
+def test_several_threads_may_share_a_decoder():
+    model = random_model(29, sharp=8).eval()
+    expected = greedy_search(model, BATCH, 8)
+    for _ in range(10):  # each time, all pack at once
+        fast = FastDecoder(model)
+        with ThreadPoolExecutor(4) as pool:
+            searches = [pool.submit(greedy_search, fast, BATCH, 8) for _ in range(8)]
+            assert all(each.result() == expected for each in searches)
+
+
 # What cannot be packed
 
 
@@ -312,6 +336,12 @@ def with_an_output_bias(model) -> None:
     model.output.bias = nn.Parameter(torch.randn(9) * 3)
 
 
+def with_an_attend_of_its_own(model) -> None:
+    attention = model.decoder.layers[0].self_attention
+    usual = attention.attend
+    attention.attend = lambda *inputs: -9 * usual(*inputs)
+
+
 class AlwaysDropout(nn.Dropout):
     """Monte-Carlo dropout, here of everything: in evaluation mode, too."""
 
@@ -343,6 +373,7 @@ def with_shortened_embeddings(model) -> None:
         with_an_output_bias,
         with_dropout_in_evaluation,
         with_shortened_embeddings,
+        with_an_attend_of_its_own,
     ],
 )
 def test_what_cannot_be_packed_is_decoded_plainly(change):

@@ -23,6 +23,7 @@ from transformer.decoding.search import (
     top_p_filter,
 )
 from transformer.decoding.step import CachedDecoder, evaluating
+from transformer.decoding.support import packable_weights
 from transformer.model import Transformer, TransformerConfig
 
 PAD, BOS, EOS = 0, 1, 2
@@ -195,6 +196,15 @@ def test_of_equal_logits_the_lowest_id_wins():
         torch.testing.assert_close(log_p, logits.log_softmax(-1).gather(1, ids))
 
 
+def test_double_precision_is_kept():
+    model = random_model().double()
+    logits = torch.full((9,), -99.0, dtype=torch.float64)
+    logits[3], logits[5] = 1.0, 1.0 + 1e-9  # the same in float32
+    model.output.forward = lambda x: logits.expand(*x.shape[:2], 9).clone()
+    assert greedy_search(model, [[3]], 1) == [[5]]
+    assert beam_search(model, [[3]], 1, beam_size=2) == [[5]]
+
+
 # What a search costs, and what it leaves behind
 
 
@@ -307,6 +317,7 @@ def test_special_ids_come_from_the_config():
         ([3, 4], 5, r"lists of token ids, .* got \[3, 4\]"),
         (["ab"], 5, r"lists of token ids, .* got \['ab'\]"),
         ([[2.5]], 5, "int64 or int32, got torch.float32"),
+        ([[3, 4], [7.9]], 5, "int64 or int32, got torch.float32"),
         ([[3, 10**30]], 5, "lists of token ids"),
         ([[3]], 0, "max_length .* got 0"),
         ([[3]], 2.5, "max_length .* got 2.5"),
@@ -367,6 +378,29 @@ def test_hooks_that_a_cached_step_would_pass_over_are_refused(part):
         greedy_search(model, [[3]], 2)
     hook.remove()
     greedy_search(model, [[3]], 2)
+
+
+def test_hooks_that_come_later_or_are_everybodys_are_refused_too():
+    model = random_model()
+    decoder = CachedDecoder(model)
+    attention = model.decoder.layers[0].self_attention
+    hook = attention.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r"self_attention.* has hooks of its own"):
+        greedy_search(decoder, [[3]], 2)
+    hook.remove()
+    greedy_search(decoder, [[3]], 2)
+    for register in (
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+    ):
+        hook = register(lambda *_: None)
+        try:
+            with pytest.raises(ValueError, match="hooks on all modules"):
+                greedy_search(decoder, [[3]], 2)
+            assert not packable_weights(model)
+        finally:
+            hook.remove()
+    greedy_search(decoder, [[3]], 2)
 
 
 class LowRank(nn.Linear):

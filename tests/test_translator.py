@@ -110,6 +110,9 @@ def test_its_source_alone_decides_how_long_a_translation_may_become(joint, subwo
     joint.translate(sentences)
     assert found == sorted(room(sentence) for sentence in sentences)
     assert found[-1] == 64 > found[0]
+    found.clear()
+    joint.translate(sentences, max_length=40)
+    assert found == [40] * 3
 
 
 class Recorder(Tokenizer):
@@ -231,6 +234,8 @@ def test_options_are_checked_even_without_sentences(phrasebook):
         ({"length_penalty": -1.0}, "length_penalty must be .* got -1"),
         ({"length_penalty": math.nan}, "length_penalty must be .* got nan"),
         ({"batch_size": 0}, "batch_size must be .* got 0"),
+        ({"max_length": 0}, "max_length must be .* got 0"),
+        ({"max_length": 999}, "max_length must be at most 32.*got 999"),
     ):
         with pytest.raises(ValueError, match=message):
             phrasebook.translate([], **options)

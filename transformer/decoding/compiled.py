@@ -6,9 +6,10 @@ Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 import math
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -31,12 +32,15 @@ __all__ = [
 
 
 class CompiledStep(nn.Module):
-    """The packed step as a function that changes none of its arguments."""
+    """The packed step as a function that changes none of its arguments.
 
-    def __init__(self, decoder: FastDecoder) -> None:
+    Without an `output` its first result is what logits are made of.
+    """
+
+    def __init__(self, decoder: FastDecoder, output: PackedLinear | None) -> None:
         super().__init__()
         model = decoder.model
-        self.layers = decoder.layers
+        self.layers, self.output = decoder.layers, output
         self.norm = model.decoder.norm
         self.table = model.target_embedding.table.weight.detach()
         self.scale = math.sqrt(model.config.d_model)
@@ -51,10 +55,10 @@ class CompiledStep(nn.Module):
         memory: Float[Tensor, "layers 2 sources heads length d_k"],
         hidden: Float[Tensor, "sources length"],
     ) -> tuple[
-        Float[Tensor, "rows d_model"],
+        Float[Tensor, "rows outputs"],
         Float[Tensor, "sources layers 2 heads beam d_k"],
     ]:
-        """What logits are made of, and the keys and values to store.
+        """The logits, or what they are made of, and the keys and values to store.
 
         Of `filled` only the size counts. `ancestry` and `hidden` are added to scores:
         0, or -∞ for what is not seen.
@@ -76,7 +80,10 @@ class CompiledStep(nn.Module):
             x = second.after(x, _merge(layer.cross_output, _mix(weights, values)))
             inner = _linear(layer.expand, third.before(x)).relu()
             x = third.after(x, _linear(layer.contract, inner))
-        return self.norm(x), torch.stack(stored, dim=1)
+        x = self.norm(x)
+        if self.output is not None:
+            x = _linear(self.output, x)
+        return x, torch.stack(stored, dim=1)
 
 
 def _linear(packed: PackedLinear, x: Tensor) -> Tensor:
@@ -122,66 +129,70 @@ def _attend_to_both(
     return mixed / (weights.sum(-1, keepdim=True) + own_weight)
 
 
-_Step = Callable[..., tuple[Tensor, Tensor]]
+_Run = Callable[[list[Tensor]], Sequence[Tensor]]
+
+
+class _Compiled(NamedTuple):
+    """A compiled step, and the product that its logits still need, if they do."""
+
+    run: _Run
+    output: PackedLinear | None
 
 
 @dataclass
 class CompiledState:
-    """As `FastState`, in tensors of one piece, as a compiled step needs them."""
+    """As `FastState`, in tensors of one piece, as a compiled step needs them.
 
-    run: _Step
-    output: PackedLinear
+    The first slot belongs to no position, and is seen by nobody: so none is empty.
+    """
+
+    compiled: _Compiled
     table: Float[Tensor, "positions d_model"]
     past: Float[Tensor, "sources layers 2 heads slots d_k"]
     ancestry: Float[Tensor, "sources beam slots"]
-    own: Float[Tensor, "beam beam"]
     memory: Float[Tensor, "layers 2 sources heads length d_k"]
     hidden: Float[Tensor, "sources length"]
     counter: Float[Tensor, " slots"]
-    filled: int = 0
+    filled: int = 1
 
     @classmethod
-    def of(cls, state: FastState, run: _Step) -> "CompiledState":
+    def of(cls, state: FastState, compiled: _Compiled) -> "CompiledState":
         """A state that has taken no step yet."""
-        memory = state.memory
+        memory, beam = state.memory, state.beam_size
         layers, _, sources, heads, length, d_k = memory.shape
-        slots, beam = state.past[0].size(3), state.beam_size
+        positions = state.past[0].size(3) // beam
+        own = torch.eye(beam).log().repeat(sources, 1, positions)
+        ancestry = torch.cat((own.new_full((sources, beam, 1), -math.inf), own), dim=2)
+        slots = ancestry.size(2)
+        past = memory.new_empty(sources, layers, 2, heads, slots, d_k)
+        past[..., 0, :] = 0.0
         hidden = memory.new_zeros(sources, length)
         if state.source_mask is not None:
             hidden.masked_fill_(~state.source_mask.view_as(hidden), -math.inf)
-        return cls(
-            run,
-            state.decoder.output,
-            state.decoder.model.position.table,
-            memory.new_zeros(sources, layers, 2, heads, slots, d_k),
-            memory.new_full((sources, beam, slots), -math.inf),
-            torch.eye(beam, device=memory.device).log(),
-            memory,
-            hidden,
-            memory.new_empty(slots),
-        )
+        table = state.decoder.model.position.table
+        counter = memory.new_empty(slots)
+        return cls(compiled, table, past, ancestry, memory, hidden, counter)
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
-        beam = len(self.own)
-        x, stored = self.run(
+        beam, filled = self.ancestry.size(1), self.filled
+        inputs = [
             tokens.view(-1, beam),
-            self.table[self.filled // beam],
-            self.counter[: max(self.filled, 1)],  # none: one that nobody sees
+            self.table[(filled - 1) // beam],
+            self.counter[:filled],
             self.past,
             self.ancestry,
             self.memory,
             self.hidden,
-        )
-        end = self.filled + beam
-        self.past[..., self.filled : end, :] = stored
-        self.ancestry[..., self.filled : end] = self.own
-        self.filled = end
-        return self.output(x)
+        ]
+        x, stored = self.compiled.run(inputs)
+        self.filled += beam
+        self.past[..., filled : self.filled, :] = stored
+        return x if self.compiled.output is None else self.compiled.output(x)
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""
-        beam = len(self.own)
+        beam = self.ancestry.size(1)
         groups = rows.view(-1, beam)
         sources = groups[:, 0] // beam
         if (kept := len(sources)) < len(self.past):
@@ -198,14 +209,28 @@ class CompiledState:
             before.copy_(before.gather(1, parents.expand_as(before)))
 
 
+_FEW = 4  # rows: with eight the compiler's own products were no faster in trials
+# The compiler's options, by who makes the products of a step.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "the compiler": {
+        "freezing": True,
+        "max_autotune_gemm": True,
+        "max_autotune_gemm_backends": "CPP",
+    },
+    "PyTorch": {},
+    "oneDNN": {"freezing": True},
+}
+
+
 class CompiledDecoder(FastDecoder):
     """Fast decoding with a compiled step, for a model that is not trained any more.
 
-    The first search compiles, for about a quarter of a minute, and so does the first
-    one whose products are large enough for oneDNN; once the model has changed, the next
-    searches compile again. The compiled code has a copy of the layers' weights, and
-    runs on as many threads as PyTorch had when it was compiled. Elsewhere than on a
-    CPU, and in other precisions than float32, this is a `FastDecoder`.
+    The first search compiles, for up to a minute, and so does the first one with more
+    than four rows (sources times beam size), and the first whose products are large
+    enough for oneDNN; once the model has changed, the next searches compile again. The
+    compiled code has a copy of the weights, and runs on as many threads as PyTorch had
+    when it was compiled. Elsewhere than on a CPU, and in other precisions than float32,
+    this is a `FastDecoder`.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.
@@ -214,7 +239,7 @@ class CompiledDecoder(FastDecoder):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._steps: dict[bool, _Step] = {}
+        self._steps: dict[str, _Compiled] = {}
         self._compiled: list[FastDecoderLayer] = []
 
     def prefill(
@@ -232,13 +257,23 @@ class CompiledDecoder(FastDecoder):
             return state
         if self._compiled is not self.layers:
             self._steps, self._compiled = {}, self.layers
-        large = self.layers[0].expand.is_worth_onednn(len(source_ids) * beam_size)
-        if large not in self._steps:
-            self._steps[large] = _compile(CompiledStep(self), large)
-        return CompiledState.of(state, self._steps[large])
+        return CompiledState.of(state, self._step_for(len(source_ids) * beam_size))
+
+    def _step_for(self, rows: int) -> _Compiled:
+        """A compiled step that is fast for so many rows, and right for any number."""
+        if rows <= _FEW:
+            who = "the compiler"
+        else:
+            large = self.layers[0].expand.is_worth_onednn(rows)
+            who = "oneDNN" if large else "PyTorch"
+        if who not in self._steps:
+            inside = self.output if rows <= _FEW else None
+            run = _compile(CompiledStep(self, inside), _OPTIONS[who])
+            self._steps[who] = _Compiled(run, None if inside else self.output)
+        return self._steps[who]
 
 
-def _compile(step: CompiledStep, pack: bool) -> _Step:
+def _compile(step: CompiledStep, options: dict[str, Any]) -> _Run:
     """The step for any number of sources, hypotheses, slots and source tokens."""
     from torch._inductor import aoti_compile_and_package, aoti_load_package, config
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -271,10 +306,11 @@ def _compile(step: CompiledStep, pack: bool) -> _Step:
         {2: free, 4: free},
         {0: free, 1: free},
     )
-    with warnings.catch_warnings(), config.patch(freezing=pack), torch.no_grad():
+    with warnings.catch_warnings(), config.patch(**options), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's, of its own parts
         exported = torch.export.export(step, example, dynamic_shapes=sizes)
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "step.pt2")
             aoti_compile_and_package(exported, package_path=path)
-            return aoti_load_package(path)
+            # Called itself, the package takes nested arguments apart, and has none.
+            return cast("_Run", aoti_load_package(path).loader.run)

@@ -274,8 +274,8 @@ class FastDecoder:
 
     The weights are packed at the first search, and again at the next one
     after they have changed, in place or by replacement. A change through `.data` is
-    noticed only where it touches the first number of one of a weight's first 32 rows:
-    make a new FastDecoder after any other. What packed weights cannot follow exactly
+    noticed only where it touches the first 32 numbers of a weight's first row: make a
+    new FastDecoder after any other. What packed weights cannot follow exactly
     is decoded by the plain cache instead: half precision and autocast, modules with
     hooks, and those that are not the book's own (LoRA, quantisation, another
     activation). In float32 logits may differ from the plain ones in their last bits.
@@ -295,6 +295,10 @@ class FastDecoder:
         self._versions: list[tuple[int, int, int]] = []
         self._views: list[Tensor] = []
         self._probe = torch.empty(0)
+
+    def __reduce__(self) -> tuple[type["FastDecoder"], tuple[nn.Module]]:
+        """Copied and pickled as its model: packed weights are made again."""
+        return type(self), (self.model,)
 
     def prefill(
         self,
@@ -359,9 +363,10 @@ class FastDecoder:
             self.memory_proj = PackedLinear.pack(*maps)
             self.layers = [FastDecoderLayer(layer) for layer in decoder]
             self.output = PackedLinear.pack(self.model.output)
-        self._weights, self._versions = weights, now  # kept: so their ids stay theirs
         views = [weight.detach() for weight in weights]
         if counted:
-            views = [view[:32][..., :1] for view in views]
+            views = [(view[0] if view.dim() > 1 else view)[:32] for view in views]
         self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)
+        # Last: another thread may look at them. Weights are kept, so their ids stay.
+        self._weights, self._versions = weights, now

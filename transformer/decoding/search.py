@@ -26,6 +26,7 @@ from transformer.decoding.step import (
 __all__ = [
     "Sources",
     "as_decoder",
+    "require_length",
     "as_batch",
     "mask_special",
     "generate",
@@ -51,6 +52,16 @@ def as_decoder(decoder: nn.Module | IncrementalDecoder) -> IncrementalDecoder:
     return CachedDecoder(decoder)
 
 
+def require_length(config: SearchConfig, max_length: int) -> None:
+    """Refuse a `max_length` below 1 or beyond the positions of a model."""
+    require_positive(max_length=max_length)
+    if max_length > config.max_length:
+        raise ValueError(
+            f"max_length must be at most {config.max_length}, the positions that the "
+            f"model has, got {max_length}"
+        )
+
+
 def as_batch(
     model: SearchModel, source_ids: Sources, max_length: int
 ) -> Int[Tensor, "sources length"]:
@@ -60,22 +71,18 @@ def as_batch(
         ValueError: for no sources, an empty one, ids that the model has no row for,
             padding before a token, or a `max_length` below 1 or beyond its positions.
     """
-    require_positive(max_length=max_length)
     config = model.config
-    if max_length > config.max_length:
-        raise ValueError(
-            f"max_length must be at most {config.max_length}, the positions that the "
-            f"model has, got {max_length}"
-        )
+    require_length(config, max_length)
     if not isinstance(source_ids, Tensor):
         source_ids = _padded(source_ids, config.pad_id)
     require_ids(source_ids, config.source_vocab_size)
     real = source_ids != config.pad_id
-    if not real.any(dim=1).all():
+    lengths = real.sum(dim=1, keepdim=True)
+    if not lengths.all():
         raise ValueError("every source needs at least one id, got one of padding alone")
-    if (real[:, 1:] & ~real[:, :-1]).any():
+    if not (torch.arange(real.size(1), device=real.device) < lengths).equal(real):
         raise ValueError("sources must be padded on the right, got an id after padding")
-    longest = int(real.sum(dim=1).max())
+    longest = int(lengths.max())
     return source_ids[:, :longest].long().to(next(model.parameters()).device)
 
 
@@ -90,7 +97,15 @@ def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
         ) from error
     if not lengths or not all(lengths):
         raise ValueError(f"every source needs at least one id, got lengths {lengths}")
+    for row in rows:  # of mixed rows, padding would cut the fractions off
+        if row.is_floating_point():
+            raise ValueError(f"token ids must be int64 or int32, got {row.dtype}")
     return pad_sequence(rows, batch_first=True, padding_value=pad_id)
+
+
+def _at_least_float32(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Logits as they can be compared: half precision is too coarse."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def mask_special(
@@ -103,6 +118,12 @@ def mask_special(
 
 
 _NOT_FINITE = "no token has a probability: the model's logits are not finite"
+
+
+def _require_finite(largest: Float[Tensor, "rows 1"]) -> None:
+    """Refuse rows without a largest logit that is a number: NaN counts as larger."""
+    if not all(map(math.isfinite, largest.flatten().tolist())):
+        raise ValueError(_NOT_FINITE)
 
 
 def generate(
@@ -124,9 +145,7 @@ def generate(
         state = decoder.prefill(source, max_length, 1)
         tokens = source.new_full((len(source),), config.bos_id)
         for _ in range(max_length):
-            logits = mask_special(state.step(tokens).float(), config)
-            if not logits.amax(dim=-1).isfinite().all():
-                raise ValueError(_NOT_FINITE)
+            logits = mask_special(_at_least_float32(state.step(tokens)), config)
             tokens = choose(logits)
             chosen = tokens.tolist()
             rows = [row for row, token in enumerate(chosen) if token != config.eos_id]
@@ -157,7 +176,13 @@ def greedy_search(
             ids that it has no row for, padding before a token, a `max_length` below 1
             or beyond its positions, or logits that are not finite.
     """
-    return generate(decoder, source_ids, max_length, argmax)
+
+    def largest(logits: Tensor) -> Tensor:
+        ids = argmax(logits)
+        _require_finite(logits.gather(1, ids[:, None]))
+        return ids
+
+    return generate(decoder, source_ids, max_length, largest)
 
 
 def top_p_filter(
@@ -197,16 +222,19 @@ def sample(
     divisor = min(max(temperature, 1e-30), 1e30)  # what float32 can divide by
 
     def draw(logits: Tensor) -> Tensor:
-        below_best = logits - logits.amax(dim=-1, keepdim=True)
-        probabilities = (below_best / divisor).softmax(dim=-1)
+        best = logits.amax(dim=-1, keepdim=True)
+        _require_finite(best)
+        below_best = (logits - best) / divisor
         if top_p < 1:
-            probabilities = top_p_filter(probabilities, top_p)
-        # Laid end to end, the probabilities are stretches: a point falls into one.
+            shares = top_p_filter(below_best.softmax(dim=-1), top_p)
+        else:
+            shares = below_best.exp()  # of a sum that need not be 1
+        # Laid end to end, the shares are stretches: a point falls into one.
         # `torch.multinomial` would draw one random number a token, not one a row.
-        # Rounding must open no stretch for a probability of 0: float64, where there is.
-        device = probabilities.device
+        # Rounding must open no stretch for a share of 0: float64, where there is.
+        device = shares.device
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        ends = probabilities.cumsum(dim=-1, dtype=dtype)
+        ends = shares.cumsum(dim=-1, dtype=dtype)
         place = torch.rand(
             len(ends), 1, dtype=dtype, device=device, generator=generator
         )
@@ -316,7 +344,7 @@ def beam_search(
         for _ in range(max_length):
             batch = [each for beam in beams.values() for each in beam]
             newest = source.new_tensor([each.tokens[-1] for each in batch])
-            logits = mask_special(state.step(newest).float(), config)
+            logits = mask_special(_at_least_float32(state.step(newest)), config)
             scores, ids = (each.tolist() for each in likeliest(logits, beam_size))
             active: dict[int, list[Hypothesis]] = {}
             for place, sentence in enumerate(beams):

@@ -191,6 +191,7 @@ class CachedDecoder:
     ) -> CachedState:
         """Encode the sources, once, and make room for `beam_size` rows of each."""
         model = self.model
+        require_cacheable(model)  # again: hooks may have come since
         encoded = model.encode(source_ids)
         mask = padding_mask(source_ids, model.config.pad_id)
         sources = torch.arange(len(source_ids), device=encoded.device)
@@ -206,7 +207,10 @@ class CachedDecoder:
 
 @contextmanager
 def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards each module's own mode again."""
+    """Evaluation mode without gradients; afterwards each module's own mode again.
+
+    A model in training mode is another one meanwhile, for other threads as well.
+    """
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:

@@ -41,6 +41,12 @@ def unwrap(model: nn.Module) -> Transformer:
 _PASSED_OVER = (Transformer, Decoder, DecoderLayer, MultiHeadAttention)
 
 
+def _has_global_hooks() -> bool:
+    """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
+    known = nn.modules.module
+    return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
+
+
 def require_cacheable(model: Transformer) -> None:
     """Refuse a decoder with a forward pass of its own, which no cache can follow.
 
@@ -48,8 +54,13 @@ def require_cacheable(model: Transformer) -> None:
     those may be replaced, and have hooks.
 
     Raises:
-        ValueError: naming the module whose forward pass or hooks would be passed over.
+        ValueError: naming the module whose forward pass or hooks would be passed over,
+            or for hooks on all modules.
     """
+    if _has_global_hooks():
+        raise ValueError(
+            "there are hooks on all modules, some of which cached decoding passes over"
+        )
     for name, module in model.named_modules():
         for known in _PASSED_OVER:
             if not isinstance(module, known) or name.startswith("encoder."):
@@ -85,6 +96,7 @@ _PACKED = {
     nn.Linear,
     nn.ModuleList,
 }
+_ATTENTION = {name for name in vars(MultiHeadAttention) if not name.startswith("__")}
 
 
 def packable_weights(model: Transformer) -> list[nn.Parameter]:
@@ -97,6 +109,8 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         return []
+    if _has_global_hooks():
+        return []
     if "encode" in vars(model) or type(model).encode is not Transformer.encode:
         return []
     weights: list[nn.Parameter] = []
@@ -108,6 +122,8 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
         if type(module) not in _PACKED and not _is_known_dropout(module):
             return []
         if "forward" in own or module._forward_hooks or module._forward_pre_hooks:
+            return []
+        if isinstance(module, MultiHeadAttention) and own.keys() & _ATTENTION:
             return []
         if own.get("num_heads", heads) != heads:
             return []

@@ -15,9 +15,8 @@ from torch import nn
 
 from transformer.checks import require_beam, require_positive
 from transformer.decoding.fast import FastDecoder
-from transformer.decoding.search import beam_search, greedy_search
-from transformer.decoding.support import unwrap
-from transformer.model import TransformerConfig, load_model
+from transformer.decoding.search import beam_search, greedy_search, require_length
+from transformer.model import Transformer, TransformerConfig, load_model
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
@@ -44,7 +43,7 @@ class Translator:
         target_tokenizer: Tokenizer,
         languages: tuple[str, str] = ("fr", "en"),
     ) -> None:
-        self.model = unwrap(model)
+        self.decoder = FastDecoder(model)
         _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
         codes = languages if isinstance(languages, tuple | list) else ()
         if len(codes) != 2 or any(str(code).split() != [code] for code in codes):
@@ -52,7 +51,11 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.languages = tuple(languages)
-        self.decoder = FastDecoder(self.model)
+
+    @property
+    def model(self) -> Transformer:
+        """The Transformer that translates; for another, make another translator."""
+        return self.decoder.model
 
     @classmethod
     def phrasebook(cls) -> "Translator":
@@ -119,21 +122,25 @@ class Translator:
         length_penalty: float = 0.6,
         batch_size: int = 64,
         on_error: Callable[[int, ValueError], None] | None = None,
+        max_length: int | None = None,
     ) -> str | list[str]:
         """Translate a sentence, or each of several, by beam search; 1 beam is greedy.
 
-        A blank sentence stays blank. Batches are of similar length, and how long a
-        translation may become depends on its own source alone. With `on_error`, a
-        sentence that cannot be encoded stays blank too, and its index (0 for a sentence
-        alone) and the error are passed on; without, the error is raised.
+        A blank sentence stays blank. A translation is cut after `max_length` tokens, or
+        if that is not given, at about twice the tokens of its own source and ten more.
+        Batches are of similar length. With `on_error`, a sentence that cannot be
+        encoded stays blank too, and its index (0 for a sentence alone) and the error
+        are passed on; without, the error is raised.
 
         Raises:
             ValueError: for a sentence that is too long or has an unknown word, naming
-                its number among several, for a `batch_size` below 1, and for a
-                `beam_size` or `length_penalty` that `beam_search` refuses.
+                its number among several, for a `batch_size` below 1, and for what
+                `beam_search` refuses of the other numbers.
         """
         require_beam(beam_size, length_penalty)
         require_positive(batch_size=batch_size)
+        if max_length is not None:
+            require_length(self.model.config, max_length)
         several = [sentences] if isinstance(sentences, str) else sentences
         alone = several is not sentences
         sources: list[list[int]] = []
@@ -147,7 +154,8 @@ class Translator:
                     raise
                 on_error(index, error)
                 sources.append([])
-        found = self._search_all(sources, beam_size, length_penalty, batch_size)
+        rooms = [max_length or self._room(source) for source in sources]
+        found = self._search_all(sources, rooms, beam_size, length_penalty, batch_size)
         return found[0] if alone else found
 
     def _room(self, source: Sequence[int]) -> int:
@@ -162,6 +170,7 @@ class Translator:
     def _search_all(
         self,
         sources: Sequence[Sequence[int]],
+        rooms: Sequence[int],
         beam_size: int,
         length_penalty: float,
         batch_size: int,
@@ -170,7 +179,7 @@ class Translator:
         translations = [""] * len(sources)
         order = [index for index, source in enumerate(sources) if source]
         order.sort(key=lambda index: len(sources[index]))
-        for room, group in groupby(order, lambda index: self._room(sources[index])):
+        for room, group in groupby(order, lambda index: rooms[index]):
             indices = list(group)
             for start in range(0, len(indices), batch_size):
                 chosen = indices[start : start + batch_size]
