@@ -22,12 +22,15 @@ HALF = "# %% claim: It is a half\n# null: chance\nhalf = 0.4\n"
 ONE = "# %% claim: It is no more\n# null: all\nhalf = 2\n"
 
 
-def found(root: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """What the tool makes of a chapter with these nulls."""
+def found(
+    root: Path, texts: list[str], *options: str
+) -> subprocess.CompletedProcess[str]:
+    """What the tool makes of a chapter with each of these texts of nulls."""
     for folder in ("book/notebooks", "tests/nulls"):
         (root / folder).mkdir(parents=True)
-    (root / "book" / "01-small.md").write_text(CHAPTER)
-    (root / "tests" / "nulls" / "01-small.py").write_text(text)
+    for number, text in enumerate(texts, start=1):
+        (root / "book" / f"0{number}-small.md").write_text(CHAPTER)
+        (root / "tests" / "nulls" / f"0{number}-small.py").write_text(text)
     command = [sys.executable, ROOT / "tools" / "nulls.py", "--root", root, *options]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -36,47 +39,54 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a null runs in 
 
 
 def test_claims_that_fail_under_their_nulls(tmp_path: Path) -> None:
-    """A function of the chapter reads the null's value, and the chapter its own."""
-    done = found(tmp_path, HALF + ONE)
-    assert (done.returncode, done.stdout) == (0, "01-small: 2 nulls, 0 problems\n")
+    """A function of the chapter reads the null's value, and the chapter its own.
+
+    An error can be expected.
+    """
+    expected = ONE.replace("half = 2", "# raises: TypeError\nhalf = 'two'")
+    done = found(tmp_path, [HALF + ONE, HALF + expected])
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "01-small: 2 nulls, 0 problems",
+        "02-small: 2 nulls, 0 problems",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (HALF, "no null for: It is no more than one."),
-        (
-            HALF + ONE + HALF.replace("a half", "a third"),
-            "0 claims begin with: It is a",
-        ),
-        (HALF + ONE.replace(" no more", ""), "2 claims begin with: It is"),
-    ],
-)
-def test_claims_and_nulls_are_matched(tmp_path: Path, text: str, problem: str) -> None:
-    done = found(tmp_path, text, "--check")
+def test_claims_and_nulls_are_matched(tmp_path: Path) -> None:
+    texts = [
+        HALF,
+        HALF + ONE + HALF.replace("a half", "a third"),
+        HALF + ONE.replace(" no more", ""),
+    ]
+    done = found(tmp_path, texts, "--check")
     assert done.returncode == 1
-    assert f"  {problem}" in done.stdout
+    assert done.stdout.splitlines() == [
+        "01-small: 1 nulls, 1 problems",
+        "  no null for: It is no more than one.",
+        "02-small: 3 nulls, 1 problems",
+        "  0 claims begin with: It is a third",
+        "03-small: 2 nulls, 1 problems",
+        "  2 claims begin with: It is",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (HALF + ONE.replace("2", "0.9"), "passes under 'all': It is no more …"),
-        (HALF + ONE.replace("2", "1 / 0"), "the null raises ZeroDivisionError"),
-        (HALF + ONE.replace("2", "'two'"), "the claim raises TypeError"),
-    ],
-)
-def test_a_claim_that_does_not_fail_is_named(
-    tmp_path: Path, text: str, problem: str
-) -> None:
-    done = found(tmp_path, text)
+def test_a_claim_that_does_not_fail_is_named(tmp_path: Path) -> None:
+    halves = "0.9", "1 / 0", "'two'"
+    done = found(tmp_path, [HALF + ONE.replace("2", half) for half in halves])
     assert done.returncode == 1
-    assert f"  {problem}" in done.stdout
-
-
-def test_an_error_can_be_expected(tmp_path: Path) -> None:
-    text = ONE.replace("half = 2", "# raises: TypeError\nhalf = 'two'")
-    assert found(tmp_path, HALF + text).returncode == 0
+    for line, expected in zip(
+        done.stdout.splitlines(),
+        [
+            "01-small: 2 nulls, 1 problems",
+            "  passes under 'all': It is no more …",
+            "02-small: 2 nulls, 1 problems",
+            "  the null raises ZeroDivisionError",
+            "03-small: 2 nulls, 1 problems",
+            "  the claim raises TypeError",
+        ],
+        strict=True,
+    ):
+        assert line.startswith(expected)
 
 
 @pytest.mark.parametrize("chapter", chapters(ROOT), ids=lambda chapter: chapter.stem)

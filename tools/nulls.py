@@ -149,11 +149,12 @@ def main(arguments: list[str] | None = None) -> int:
         pages = named(root, options.chapters)
     except ChapterError as error:
         ask.error(str(error))
-    job = partial(unmatched, root)
-    if not options.check:
-        job = partial(run, root, verbose=options.verbose)
     with ProcessPoolExecutor(2, max_tasks_per_child=1) as pool:
-        for chapter, wrong in zip(pages, pool.map(job, pages), strict=True):
+        if options.check:
+            found = map(partial(unmatched, root), pages)
+        else:
+            found = pool.map(partial(run, root, verbose=options.verbose), pages)
+        for chapter, wrong in zip(pages, found, strict=True):
             count = len(nulls_of(root, chapter))
             print(f"{chapter.stem}: {count} nulls, {len(wrong)} problems")
             print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
