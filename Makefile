@@ -22,6 +22,9 @@ APART := --ignore tests/test_site.py --ignore tests/exercises
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
 COVER := --cov --cov-branch --cov-report=
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
+# Where forking is safe after imports, a kernel has them from the start.
+IMPORTED := torch._dynamo,matplotlib.pyplot,bookkit,myst_nb
+WARM := $(if $(filter Linux,$(shell uname)),$(PY) tools/warm_kernels.py $(IMPORTED))
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 # Compiled modules are kept: what runs here starts hundreds of Pythons.
@@ -80,7 +83,7 @@ nulls: $(INSTALLED)  ## does each claim fail for its null? a quarter of an hour;
 endif
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored
-	$(PYTEST) book/notebooks -n 2 --dist loadscope $(NBVAL)
+	OMP_NUM_THREADS=1 $(WARM) $(PY) -m pytest book/notebooks -n 2 --dist loadscope $(NBVAL)
 
 site: $(INSTALLED)
 	rm -rf _build
