@@ -22,10 +22,6 @@ from transformer.beyond.plain_text import context_losses, train_on_text
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.decoding.search import beam_search, greedy_search, sample
 
-with warnings.catch_warnings():  # of tqdm, where there is no ipywidgets
-    warnings.simplefilter("ignore")
-    import transformers
-
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import language_model as benchmark
 
@@ -48,6 +44,9 @@ def theirs(seed=0, **sizes):
     torch.manual_seed(seed)
     shape = {"vocab_size": 40, "n_positions": 32, "n_embd": 16, "n_layer": 2}
     shape |= {"n_head": 4, "bos_token_id": None, "eos_token_id": None} | sizes
+    with warnings.catch_warnings():  # of tqdm, where there is no ipywidgets
+        warnings.simplefilter("ignore")
+        import transformers
     made = transformers.GPT2Config(**shape, initializer_range=0.5)
     return transformers.GPT2LMHeadModel(made).eval()
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from transformer import greedy_search
@@ -41,6 +40,8 @@ SMALL = LlamaConfig(
 
 def theirs(kv_heads=2, tied=False, base=10_000.0, seed=0):
     torch.manual_seed(seed)
+    import transformers  # takes a second
+
     config = transformers.LlamaConfig(
         vocab_size=50,
         hidden_size=32,
