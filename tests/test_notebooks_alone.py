@@ -12,7 +12,7 @@ from test_packaging import build_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 # It draws and reads stored results.
-NOTEBOOKS = ["11-data"]
+NOTEBOOKS = ["01-why-attention"]
 # An editable installation finds the checkout from anywhere: a kernel here must not.
 NO_CHECKOUT = """
 import sys

@@ -32,7 +32,7 @@ on_unix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIG
 # Killed
 
 # Each child is a copy of this process, which has loaded all it needs and warmed up.
-BEGIN = """
+SCRIPT = """
 import itertools, os, random, signal, sys, time
 from pathlib import Path
 import torch
@@ -58,9 +58,8 @@ def end(child):
     status = os.waitpid(child, 0)[1]
     assert status in (0, signal.SIGKILL), status
     return status == 0
-"""
 
-AT_RANDOM_TIMES = """
+# At random times.
 rng = random.Random(1)
 began = time.monotonic()
 assert end(start(out / "whole"))
@@ -76,9 +75,8 @@ while kills < 12:
         done = end(child)
         kills += not done
 print(kills)
-"""
 
-AT_EACH_FILE = """
+# At each write, move and removal of a file.
 def disturbed(count):
     def kill(before):
         nonlocal left
@@ -111,10 +109,12 @@ print(kills)
 """
 
 
-def run_script(script, *arguments):
-    """The output of a script of its own."""
+@pytest.fixture(scope="module")
+def killed(corpus, tmp_path_factory):
+    """The folder of runs that were killed, and how often in both ways."""
+    folder = tmp_path_factory.mktemp("killed")
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + script, *map(str, arguments)],
+        [sys.executable, "-c", SCRIPT, str(corpus), str(folder)],
         env=ENVIRONMENT,
         cwd=ROOT,
         capture_output=True,
@@ -122,22 +122,24 @@ def run_script(script, *arguments):
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+    return folder, *map(int, done.stdout.split())
 
 
 @on_unix
-def test_killed_at_random_times_it_ends_in_the_same_bits(corpus, whole_run, tmp_path):
-    assert int(run_script(AT_RANDOM_TIMES, corpus, tmp_path)) >= 12
-    folders = sorted(tmp_path.glob("killed-*"))
+def test_killed_at_random_times_it_ends_in_the_same_bits(killed, whole_run):
+    folder, kills, _ = killed
+    assert kills >= 12
+    folders = sorted(folder.glob("killed-*"))
     assert folders
-    for folder in (tmp_path / "whole", *folders):
-        assert_same_run(folder, whole_run)
+    for each in (folder / "whole", *folders):
+        assert_same_run(each, whole_run)
 
 
 @on_unix
-def test_killed_at_each_write_move_and_removal_of_a_file(corpus, whole_run, tmp_path):
-    assert int(run_script(AT_EACH_FILE, corpus, tmp_path)) >= 10
-    assert_same_run(tmp_path / "killed", whole_run)
+def test_killed_at_each_write_move_and_removal_of_a_file(killed, whole_run):
+    folder, _, kills = killed
+    assert kills >= 10
+    assert_same_run(folder / "killed", whole_run)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 5, 11])
