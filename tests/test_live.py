@@ -356,33 +356,32 @@ def test_sampling_repeats_by_seed_and_follows_the_temperature(
 # What cannot be translated
 
 
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        ("", "Type a sentence in French."),
-        ("   ", "Type a sentence in French."),
-        (".", "There is no word in it."),
-        ("Jane " * 40, "too long: 40 tokens, at most 32 fit"),
-        ("x" * 5000, "too long: 5000 characters"),
-        ("Jane visite 🦒", "“🦒” is not in the vocabulary. The vocabulary has"),
-        ("Джейн едет", "“джейн” is not in the vocabulary, nor is one other word"),
-        ("<img src=x onerror=alert(1)>", "“<img” is not in the vocabulary, nor are"),
-        ("Jane\x07", "A sentence has the control character U+0007."),
-    ],
-)
-def test_what_cannot_be_read_gets_a_line(
-    phrasebook: Reader, typed: str, line: str
-) -> None:
+UNREADABLE = [
+    ("", "Type a sentence in French."),
+    ("   ", "Type a sentence in French."),
+    (".", "There is no word in it."),
+    ("Jane " * 40, "too long: 40 tokens, at most 32 fit"),
+    ("x" * 5000, "too long: 5000 characters"),
+    ("Jane visite 🦒", "“🦒” is not in the vocabulary. The vocabulary has"),
+    ("Джейн едет", "“джейн” is not in the vocabulary, nor is one other word"),
+    ("<img src=x onerror=alert(1)>", "“<img” is not in the vocabulary, nor are"),
+    ("Jane\x07", "A sentence has the control character U+0007."),
+]
+
+
+def test_what_cannot_be_read_gets_a_line(phrasebook: Reader) -> None:
     phrasebook.page.on("dialog", lambda dialog: phrasebook.complaints.append("dialog"))
-    phrasebook.type(typed)
-    assert line.lower() in phrasebook.problem.lower()
-    assert phrasebook.page.locator("img, .live script").count() == 0
-    still_shown = phrasebook.page.locator(".live-still-shown").inner_text()
-    assert still_shown == f"Below, still: “{SENTENCE}”"
-    assert phrasebook.words[0] == "Jane"
-    phrasebook.type("Jane vend sa voiture")
-    assert phrasebook.problem == ""
-    assert " ".join(phrasebook.words) == "Jane sells her car"
+    for typed, line in UNREADABLE:
+        phrasebook.type(SENTENCE)
+        phrasebook.type(typed)
+        assert line.lower() in phrasebook.problem.lower()
+        assert phrasebook.page.locator("img, .live script").count() == 0
+        still_shown = phrasebook.page.locator(".live-still-shown").inner_text()
+        assert still_shown == f"Below, still: “{SENTENCE}”"
+        assert phrasebook.words[0] == "Jane"
+        phrasebook.type("Jane vend sa voiture")
+        assert phrasebook.problem == ""
+        assert " ".join(phrasebook.words) == "Jane sells her car"
 
 
 def test_an_unknown_word_is_named_and_its_suggestion_taken(phrasebook: Reader) -> None:
