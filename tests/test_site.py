@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page
+from playwright.sync_api import Browser, Locator, Page
 from pypdf import PdfReader
 
 from bookkit import OneNumber
@@ -113,29 +113,14 @@ def home() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", params=[1200, 400], ids="{} px".format)
-def context(
-    browser: Browser, request: pytest.FixtureRequest
-) -> Iterator[BrowserContext]:
-    """A reader's window: a desk's or a phone's."""
-    window = browser.new_context(
+def watched(
+    browser: Browser, home: str, request: pytest.FixtureRequest
+) -> Iterator[tuple[Page, list[str]]]:
+    """A reader's window, a desk's or a phone's, and what the browser says of pages."""
+    context = browser.new_context(
         viewport={"width": request.param, "height": 900}, has_touch=request.param < 500
     )
-    yield window
-    window.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A wide page for looking at one thing."""
-    page = browser.new_page(viewport={"width": 1200, "height": 900})
-    yield page
-    page.close()
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_page(home: str, context: BrowserContext, name: str) -> None:
-    wrong: list[str] = []
-    page = context.new_page()
+    page, wrong = context.new_page(), []
     said = {
         "pageerror": lambda error: f"script error: {error}",
         "requestfailed": lambda request: f"failed: {request.url}",
@@ -148,6 +133,23 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
     }
     for event, complaint in said.items():
         page.on(event, lambda x, c=complaint: wrong.append(c(x)) if c(x) else None)
+    yield page, wrong
+    context.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A wide page for looking at one thing."""
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page(home: str, watched: tuple[Page, list[str]], name: str) -> None:
+    page, wrong = watched
+    page.goto("about:blank")
+    wrong.clear()
     page.goto(f"{home}/{name}.html", wait_until="load")
     wait_for_live_models(page)
     checks = {
@@ -174,7 +176,6 @@ def test_page(home: str, context: BrowserContext, name: str) -> None:
         wear(page, scheme)
         found = page.evaluate(INACCESSIBLE, ["article", only, but])
         wrong += [f"axe, {scheme}: {hit}" for hit in found]
-    page.close()
     assert not wrong, f"{name}:\n" + "\n".join(wrong)
 
 
@@ -436,17 +437,16 @@ def test_next_leads_through_the_whole_book_and_previous_back(
 
 
 @pytest.mark.parametrize("name", [*CHAPTERS, *WORKSHOP, "book/how-to"])
-def test_a_chapter_can_be_taken_home_as_a_notebook(
-    home: str, page: Page, name: str
-) -> None:
-    page.goto(f"{home}/{name}.html")
-    link, how = page.locator("article .take-home a").all()
-    answer = page.request.get(link.evaluate("a => a.href"))
-    assert answer.ok
-    address, _, section = how.evaluate("a => a.href").partition("#")
-    assert f'id="{section}"' in page.request.get(address).text()
+def test_a_chapter_can_be_taken_home_as_a_notebook(name: str) -> None:
+    text = (SITE / f"{name}.html").read_text(encoding="utf-8")
+    (links,) = re.findall(r'<p class="take-home">(.*?)</p>', text)
+    addresses = re.findall(r'href="([^"]+)"', links)
+    notebook, how = (urljoin(f"{name}.html", address) for address in addresses)
+    page, _, section = how.partition("#")
+    assert f'id="{section}"' in (SITE / page).read_text(encoding="utf-8")
     stored = ROOT / "book" / "notebooks" / f"{name.removeprefix('book/')}.ipynb"
-    assert answer.json() == json.loads(stored.read_text(encoding="utf-8"))
+    found, expected = (p.read_text(encoding="utf-8") for p in (SITE / notebook, stored))
+    assert json.loads(found) == json.loads(expected)
 
 
 def test_code_can_be_copied(browser: Browser, home: str) -> None:
