@@ -461,9 +461,9 @@ def test_a_loss_by_context_is_that_of_the_last_position() -> None:
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 def test_ngram_probabilities_sum_to_one(order) -> None:
-    text = "banana bandana and a cabana"
+    text = "Xanadu: banana bandana and a cabana"
     model = NGramModel(text, order, len(set(text)))
-    for context in ("", "b", "ba", "nan", "dcb", " a b"):
+    for context in ("", "b", "ba", "nan", "dcb", " a b", "X", "Xa", "anX"):
         total = sum(
             model.probability(context + each, len(context)) for each in set(text)
         )
@@ -472,7 +472,7 @@ def test_ngram_probabilities_sum_to_one(order) -> None:
 
 def test_a_bigram_by_hand_and_of_any_tokens() -> None:
     model = NGramModel("abab", 2, 3, discount=0.5)
-    unigram = (2 - 0.5 + 0.5 * 2 / 3) / 4
+    unigram = (1 - 0.5 + 0.5 * 2 / 3) / 2  # b came behind a alone, and a behind b
     assert model.probability("b", 0) == pytest.approx(unigram)
     assert model.probability("ab", 1) == pytest.approx((2 - 0.5 + 0.5 * unigram) / 2)
     assert model.probability("cb", 1) == pytest.approx(unigram)  # c was never seen
@@ -480,6 +480,41 @@ def test_a_bigram_by_hand_and_of_any_tokens() -> None:
     assert same.probability((7, 8), 1) == model.probability("ab", 1)
     exact = NGramModel("abab", 2, 3, discount=0.0)
     assert exact.probability("ab", 1) == 1
+
+
+def test_a_kneser_ney_trigram_by_hand() -> None:
+    """Of abc twice, bca, cab, bcx, cxb and xbd, with five letters and half a count."""
+    model = NGramModel("abcabcxbd", 3, 5, discount=0.5)
+    c = (1 - 0.5 + 0.5 * 5 / 5) / 6  # six pairs, of which bc alone ends in c
+    after_b = (1 - 0.5 + 0.5 * 2 * c) / 2  # only a came before bc, only x before bd
+    assert model.probability("abc", 2) == pytest.approx((2 - 0.5 + 0.5 * after_b) / 2)
+    assert model.probability("xbc", 2) == pytest.approx(0.5 * after_b)  # was xbd, once
+    assert model.probability("dbc", 2) == pytest.approx(after_b)  # db never came
+    assert model.probability("c", 0) == pytest.approx(c) == pytest.approx(1 / 6)
+
+
+def test_a_frequent_word_of_one_context_is_no_guess_behind_others() -> None:
+    text = (*("san", "francisco") * 3, "a", "glass", "b", "glass")
+    model = NGramModel(text, 2, 5)
+    assert text.count("francisco") > text.count("glass")
+    found = {
+        word: model.probability(("new", word), 1) for word in ("francisco", "glass")
+    }
+    assert found["glass"] > 1.9 * found["francisco"]
+    assert model.probability(("san", "francisco"), 1) > 0.7
+
+
+@pytest.mark.parametrize("order", [2, 4])
+def test_lower_orders_count_the_tokens_before(order) -> None:
+    text = "banana bandana and a cabana, a nab"
+    model = NGramModel(text, order, 26)
+    for n in range(1, order + 1):
+        for i in range(len(text) - n + 1):
+            ngram = text[i : i + n]
+            starts = [k for k in range(len(text)) if text[k : k + n] == ngram]
+            before = {text[k - 1] for k in starts if k}
+            expected = len(starts) if n == order else len(before)
+            assert model.count[ngram] == expected
 
 
 def test_alice_is_whole_and_split_at_chapter_eleven() -> None:

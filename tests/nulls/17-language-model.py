@@ -27,65 +27,138 @@ NGramModel.probability = lambda self, text, place: (
 # null: nothing is given up
 NGramModel.__init__.__defaults__ = (0.0,)
 
-# %% claim: By more than two standard errors
-# null: the model is the trigram
-attended = dict.fromkeys(attended, counted[3])
+# %% claim: The probabilities of all characters sum to one
+# null: shorter contexts count how often, not behind how many tokens
+build = NGramModel.__init__
 
-# %% claim: By more than two standard errors
-# null: the model of words predicts as well as counts
-attended_words = {n: counted_words[min(n + 1, 7)] for n in attended_words}
 
-# %% claim: By more than two standard errors
-# null: the model is no better than the best count
+def build_raw(self, text, order, size):
+    build(self, text, order, size)
+    self.count = Counter(
+        text[i : i + n] for n in range(1, order + 1) for i in range(len(text) - n + 1)
+    )
+    self.kinds, self.total = Counter(ngram[:-1] for ngram in self.count), Counter()
+    for ngram, count in self.count.items():
+        self.total[ngram[:-1]] += count
+
+
+NGramModel.__init__ = build_raw
+
+# %% claim: *Turtle* comes more often
+# null: both come behind as many words
+places_before["way"] = places_before["Turtle"]
+
+# %% claim: *Turtle* comes more often
+# null: it is rare
+book = [word for word in book if word != "Turtle"]
+
+# %% claim: By more than two standard errors, n-grams are ahead
+# null: the model is as good as counts of the same context
+attended |= {n: counted[n + 1] for n in (1, 2, 3, 4, 6, 8)}
+
+# %% claim: By more than two standard errors, n-grams are ahead
+# null: with all its context the model is as good as the best count
 attended[32] = counted[best_order].clone()
 
-# %% claim: By more than two standard errors
-# null: counts get better and better
-counted[7] = counted[5] - 0.05
+# %% claim: By more than two standard errors, n-grams are ahead
+# null: the model of words predicts as well as counts
+attended_words = {n: counted_words[min(n + 1, 9)] for n in attended_words}
 
-# %% claim: By more than two standard errors
+# %% claim: By more than two standard errors, n-grams are ahead
+# null: the model of words ends at the best count
+attended_words[32] = best_words.clone()
+
+# %% claim: By more than two standard errors, n-grams are ahead
+# null: counts get better and better
+counted[9] = counted[7] - 0.05
+
+# %% claim: By more than two standard errors, n-grams are ahead
+# null: counts gain nothing from the fifth character on
+counted[7] = counted[5].clone()
+
+# %% claim: By more than two standard errors, n-grams are ahead
 # null: context makes no difference
 attended = dict.fromkeys(attended, attended[32])
 
-# %% claim: By more than two standard errors
+# %% claim: By more than two standard errors, n-grams are ahead
 # null: the model goes on gaining
-attended[32] = attended[8] - 0.1
-
-# %% claim: Counts of seven characters
-# null: both orders are as good
-counted[7] = counted[5]
-
-# %% claim: Counts of seven characters
-# null: behind only where the six are new
-counted[7] = counted[7].where(often < 10, counted[5])
-
-# %% claim: Counts of seven characters
-# null: behind only where the six are known
-counted[7] = counted[7].where(often > 0, counted[5])
+attended[8] = attended[8] + 0.1
 
 # %% claim: Among the stored runs
 # null: the model and the counts are even
 page_models = dict(best_counts)
 
 # %% claim: Among the stored runs
-# null: the larger model is not better than counts
-large["bits"]["32"] = best_counts[max(best_counts)]
+# null: the larger model is ahead of the counts
+large["bits"]["32"] = best_counts[max(best_counts)] - 0.02
+
+# %% claim: Among the stored runs
+# null: the larger model is no nearer than the page's
+large["bits"]["32"] = page_models[max(page_models)]
 
 # %% claim: Among the stored runs
 # null: seeds differ
 seeds[0] += 0.05
 
-# %% claim: At order 5 no other discount
+# %% claim: Among the stored runs
+# null: more text does not help the counts
+best_counts = dict.fromkeys(best_counts, best_counts[max(best_counts)])
+
+# %% claim: By more than two standard errors, raw counts
+# null: what shorter contexts count makes no difference
+raw = {order: counted[order] for order in raw}
+
+# %% claim: By more than two standard errors, raw counts
+# null: they are as good as the model
+raw[5] = attended[32].clone()
+
+# %% claim: By more than two standard errors, raw counts
+# null: behind only where the six are new
+raw[7] = raw[7].where(often < 10, raw[5])
+
+# %% claim: By more than two standard errors, raw counts
+# null: behind only where the six are known
+raw[7] = raw[7].where(often > 0, raw[5])
+
+# %% claim: By more than two standard errors, raw counts
+# null: with Kneser-Ney, too, longer ones are behind where the six are known
+counted[7] = counted[7].where(often < 10, raw[7])
+
+# %% claim: By more than two standard errors, raw counts
+# null: with Kneser-Ney, too, longer ones are behind where the six are new
+counted[7] = counted[7].where(often > 0, raw[7])
+
+# %% claim: By more than two standard errors, raw counts
+# null: with Kneser-Ney longer ones are hardly ahead
+counted[7] = counted[7] + 0.1 * ((often > 0) & (often < 10))
+
+# %% claim: Of the discounts tried
 # null: the discount makes no difference
-tried = dict.fromkeys(tried, tried[0.75])
+tried = {key: dict.fromkeys(found, found[0.75]) for key, found in tried.items()}
 
-# %% claim: At order 5 no other discount
-# null: another one is better
-tried[0.5], tried[0.75] = tried[0.75], tried[0.5]
+# %% claim: Of the discounts tried
+# null: another one is better at order 3
+tried["Alice", 3][0.5] -= 0.02
 
-# %% claim: At order 5 no other discount
+# %% claim: Of the discounts tried
+# null: another one is much better at order 7
+tried["Alice", 7][0.95] -= 0.05
+
+# %% claim: Of the discounts tried
 # null: a discount makes the trigram a rival
-best_trigram = attended[32].mean()
+tried["Alice", 3] = dict.fromkeys(tried["Alice", 3], attended[32].mean())
+
+# %% claim: Of the discounts tried
+# null: with a larger one the counts are level with the model
+tried["Alice", 7][0.85] = attended[32].mean()
+
+# %% claim: Of the discounts tried
+# null: on the phrasebook no discount helps longer contexts
+tried["phrasebook", 7][0.95] = tried["phrasebook", 7][0.75]
+
+# %% claim: Of the discounts tried
+# null: a count of words is as good as the model
+tried["phrasebook", 3][0.75] = attended_words[32].mean()
 
 # %% claim: Cached generation equals
 # null: every cached token is taken for the first
@@ -133,6 +206,15 @@ even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
     2, 200, 32, 32
 )
 attention_of = lambda *_: even_weights
+
+# %% claim: The second layer's score
+# null: one layer learns nothing
+shallow_history[-1] = shallow_history[0]
+
+# %% claim: The second layer's score
+# null: in the block of four each letter finds its own earlier occurrence
+find = attention_of
+attention_of = lambda model, ids: find(model, ids).roll(-(len(ids) == 1), -1)
 
 # %% claim: No head of the model trained on Alice
 # null: a head attends to the stripe

@@ -1,4 +1,4 @@
-"""N-gram models: the next token's probability, by counting.
+"""Kneser-Ney n-gram models: the next token's probability, by counting.
 
 Made from book/17-language-model.md: edit the chapter, not this file.
 """
@@ -14,11 +14,12 @@ __all__ = [
 
 
 class NGramModel:
-    """N-gram model of a text, each order smoothed by the next lower one.
+    """N-gram model of a text with interpolated Kneser-Ney smoothing.
 
-    Absolute discounting, interpolated (Ney et al. 1994): every count gives up
-    `discount`, and what they give up is shared as the lower order says; the lowest is
-    the uniform guess. A text is a string, of characters, or a tuple of any tokens.
+    Every count gives up `discount`, and what they give up is shared as the next lower
+    order says; the lowest is the uniform guess. A lower order counts how many different
+    tokens came before an n-gram (Kneser and Ney 1995), the highest how often it
+    occurred. A text is a string, of characters, or a tuple of any tokens.
 
     Raises:
         ValueError: for an order or `vocab_size` below 1, a discount outside [0, 1), or
@@ -37,11 +38,15 @@ class NGramModel:
         if len(text) < order:
             raise ValueError(f"a text needs at least {order} tokens, got {len(text)}")
         self.order, self.vocab_size, self.discount = order, vocab_size, discount
-        self.count: Counter[Sequence[object]] = Counter()  # of each n-gram
-        for n in range(1, order + 1):
-            self.count.update(text[i : i + n] for i in range(len(text) - n + 1))
-        self.total: Counter[Sequence[object]] = Counter()  # tokens behind a context
-        self.kinds: Counter[Sequence[object]] = Counter()  # different ones
+
+        def ngrams(n: int) -> list[Sequence[object]]:
+            return [text[i : i + n] for i in range(len(text) - n + 1)]
+
+        self.count: Counter[Sequence[object]] = Counter(ngrams(order))
+        for n in range(2, order + 1):  # a shorter one: once for each token before it
+            self.count.update(ngram[1:] for ngram in set(ngrams(n)))
+        self.total: Counter[Sequence[object]] = Counter()  # of all behind a context
+        self.kinds: Counter[Sequence[object]] = Counter()  # different tokens behind it
         for ngram, count in self.count.items():
             self.total[ngram[:-1]] += count
             self.kinds[ngram[:-1]] += 1
