@@ -17,10 +17,13 @@ from transformer.beyond.language_model import (
     LanguageModelConfig,
     PromptDecoder,
 )
+from transformer.beyond.modern import PARTS, GroupedQueryAttention, exchange_parts
 from transformer.beyond.ngrams import NGramModel
 from transformer.beyond.plain_text import context_losses, train_on_text
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.multi_head import MultiHeadAttention
+from transformer.positional import PositionalEncoding
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import language_model as benchmark
@@ -416,12 +419,60 @@ def patched(model):
     layer.forward = lambda x, mask=None: x
 
 
-@pytest.mark.parametrize("change", [hooked, patched])
+def shared(model):
+    """Grouped queries, which are another class of attention, with a hook."""
+    attention = GroupedQueryAttention(16, 4, 2)
+    model.encoder.layers[0].self_attention = attention
+    attention.register_forward_hook(lambda _, __, output: -30 * output)
+
+
+class Twice(MultiHeadAttention):
+    def forward(self, query, key, value, mask=None):
+        return 2 * super().forward(query, key, value, mask)
+
+
+def doubled(model):
+    model.encoder.layers[1].self_attention = Twice(16, 4)
+
+
+CHANGES = {
+    hooked: r"encoder.layers.1, a EncoderLayer, has a",
+    patched: r"encoder.layers.0, a EncoderLayer, has a",
+    shared: r"encoder.layers.0.self_attention, a GroupedQueryAttention, has a",
+    doubled: r"encoder.layers.1.self_attention, a Twice, has a",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_a_cache_would_pass_over_is_refused(change) -> None:
     model = small()
     change(model)
-    with pytest.raises(ValueError, match=r"encoder.layers.\d, a EncoderLayer, has a"):
+    with pytest.raises(ValueError, match=CHANGES[change]):
         PromptDecoder(model)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_changed_behind_a_decoders_back_is_refused_too(change) -> None:
+    decoder = PromptDecoder(small())
+    greedy_search(decoder, PROMPTS, 3)
+    change(decoder.model)
+    with pytest.raises(ValueError, match=CHANGES[change]):
+        greedy_search(decoder, PROMPTS, 3)
+
+
+@pytest.mark.plain
+def test_positions_that_a_decoder_cannot_follow_are_refused() -> None:
+    message = "needs positions added to the embeddings, got a LanguageModel without"
+    sizes = config()
+    with pytest.raises(ValueError, match=message):
+        PromptDecoder(exchange_parts(sizes, ["rotary"]))
+    both = exchange_parts(sizes, ["rotary"])
+    both.position = PositionalEncoding(16)
+    with pytest.raises(ValueError, match=message):
+        PromptDecoder(both)
+    model = exchange_parts(sizes, set(PARTS) - {"rotary"}).eval()
+    expected = [uncached(model, prompt, 8) for prompt in PROMPTS]
+    assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
 
 
 def test_parts_may_be_exchanged() -> None:

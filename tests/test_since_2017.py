@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transformer import greedy_search
-from transformer.beyond.language_model import LanguageModelConfig
+from transformer.beyond.language_model import LanguageModelConfig, PromptDecoder
 from transformer.beyond.llama import (
     Llama,
     LlamaConfig,
@@ -192,6 +192,30 @@ def test_parts_change_the_parameters_that_they_should():
     assert parameters("grouped queries") == base - 2 * 2 * (16 * 8 + 8)
     assert parameters("SwiGLU") == base + 2 * (16 * 32 + 32)
     assert parameters("no biases") == base - 2 * (4 * 16 + 32 + 16) - 5 * 16
+
+
+def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
+    model = Llama(SMALL).eval()
+    decoder = LlamaDecoder(model)
+    ids = torch.randint(50, (2, 9))
+    plain = model(ids)
+    attention = model.encoder.layers[1].self_attention
+    hook = attention.register_forward_hook(lambda _, __, output: -30 * output)
+    assert not torch.allclose(model(ids), plain)
+    for use in (
+        lambda: LlamaDecoder(model),
+        lambda: greedy_search(decoder, ids, 3),
+    ):
+        with pytest.raises(ValueError, match=r"1\.self_attention, a GroupedQueryAtt"):
+            use()
+    hook.remove()
+    assert len(greedy_search(decoder, ids, 3)[0]) == 3
+
+
+@pytest.mark.plain
+def test_a_llama_needs_a_decoder_of_its_own() -> None:
+    with pytest.raises(ValueError, match="got a Llama without; a Llama has its Llama"):
+        PromptDecoder(Llama(SMALL))
 
 
 @pytest.mark.plain

@@ -25,7 +25,7 @@ from transformer.checks import (
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
-from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.multi_head import KeysValues
 from transformer.positional import PositionalEncoding
 
 __all__ = [
@@ -295,6 +295,14 @@ class PromptState:
         self.lengths = self.lengths[rows]
 
 
+def _known(module: nn.Module, attention: bool) -> type[nn.Module] | None:
+    """The class whose forward pass decoding takes apart, if it does a module's."""
+    if attention:  # of any class that has an `attend`
+        return next((k for k in type(module).__mro__ if "attend" in vars(k)), nn.Module)
+    kinds = LanguageModel, Encoder, EncoderLayer
+    return next((k for k in kinds if isinstance(module, k)), None)
+
+
 class PromptDecoder:
     """Cached decoding of a language model, for every search of chapter 13.
 
@@ -302,8 +310,9 @@ class PromptDecoder:
     prompts are the sources, and the results are what follows them.
 
     Raises:
-        ValueError: for anything but a LanguageModel, and one in which a module has a
-            forward pass or hooks of its own, which the cache would pass over.
+        ValueError: for anything but a LanguageModel whose positions are added to its
+            embeddings, and one in which a module has a forward pass or hooks of its
+            own, which the cache would pass over: at each `prefill` too.
     """
 
     # What a search reads of it: its config, its mode, and where its parameters are.
@@ -314,19 +323,31 @@ class PromptDecoder:
         if not isinstance(model, LanguageModel):
             kind = type(model).__name__
             raise ValueError(f"a PromptDecoder needs a LanguageModel, got a {kind}")
-        for name, module in model.named_modules():
-            for known in (LanguageModel, Encoder, EncoderLayer, MultiHeadAttention):
-                if isinstance(module, known) and (
-                    getattr(module.forward, "__func__", None) is not known.forward
-                    or module._forward_hooks
-                    or module._forward_pre_hooks
-                ):
-                    raise ValueError(
-                        f"{name or 'the model'}, a {type(module).__name__}, has a "
-                        "forward pass or hooks of its own, which cached decoding "
-                        "would pass over"
-                    )
         self.model = model
+        self._require_cacheable()
+
+    def _require_cacheable(self) -> None:
+        """Refuse what decoding would not follow; hooks may come at any time."""
+        model = self.model
+        attentions = [layer.self_attention for layer in model.encoder.layers]
+        turned = any(getattr(each, "rotary", None) for each in attentions)
+        followed = not turned and not isinstance(model.position, nn.Identity)
+        if self.state_class is PromptState and not followed:
+            raise ValueError(
+                f"a {type(self).__name__} needs positions added to the embeddings, got "
+                f"a {type(model).__name__} without; a Llama has its LlamaDecoder"
+            )
+        for name, module in model.named_modules():
+            known = _known(module, module in attentions)
+            if known is not None and (
+                getattr(module.forward, "__func__", None) is not known.forward
+                or module._forward_hooks
+                or module._forward_pre_hooks
+            ):
+                raise ValueError(
+                    f"{name or 'the model'}, a {type(module).__name__}, has a forward "
+                    "pass or hooks of its own, which cached decoding would pass over"
+                )
 
     def prefill(
         self,
@@ -339,6 +360,7 @@ class PromptDecoder:
         Raises:
             ValueError: for a prompt that leaves too few positions for `max_length`.
         """
+        self._require_cacheable()
         model = self.model
         lengths = (source_ids != model.config.pad_id).sum(dim=1)
         needed, room = source_ids.size(1) + max_length - 1, model.config.max_length
