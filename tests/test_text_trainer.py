@@ -8,6 +8,8 @@ import pytest
 import torch
 from small_runs import assert_same_run
 
+from transformer.beyond.llama import Llama, LlamaConfig
+from transformer.beyond.modern import exchange_parts
 from transformer.beyond.text_generator import (
     TextGenerator,
     decode_text,
@@ -238,6 +240,32 @@ def test_a_text_may_be_longer_than_the_window(whole, length):
             ids.append(int(text.model(torch.tensor([ids[start:]]))[0, -1].argmax()))
     assert found == decode_text(text.tokenizer, ids)
     assert found.startswith("Jane likes\nthe")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_llama_generates_text_and_is_saved_with_its_tokenizer(
+    dataset, tmp_path, tied
+):
+    sizes = {**SIZES, "dropout": 0.0, "num_kv_heads": 1, "tie_embeddings": tied}
+    torch.manual_seed(0)
+    text = TextGenerator(Llama(LlamaConfig(90, **sizes)).eval(), dataset.tokenizer)
+    ids = encode_text(text.tokenizer, "Jane likes")
+    read = len(ids)
+    with torch.no_grad():
+        while len(ids) < read + 5:
+            ids.append(int(text.model(torch.tensor([ids]))[0, -1].argmax()))
+    found = text.generate("Jane likes", 5, top_p=1e-6)
+    assert found == decode_text(text.tokenizer, ids)
+    text.save(tmp_path / "llama.safetensors")
+    loaded = TextGenerator.load(tmp_path / "llama.safetensors")
+    assert isinstance(loaded.model, Llama)
+    assert loaded.generate("Jane likes", 30, top_p=1e-6).startswith(found)
+
+
+def test_a_model_that_cannot_be_decoded_is_refused_at_once(dataset):
+    model = exchange_parts(language_model(90, SIZES).config, ["rotary"])
+    with pytest.raises(ValueError, match="needs positions added to the embeddings"):
+        TextGenerator(model, dataset.tokenizer)
 
 
 def test_draws_depend_on_the_generator_alone(whole):

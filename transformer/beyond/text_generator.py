@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from transformer.beyond.language_model import LanguageModel, PromptDecoder
+from transformer.beyond.llama import Llama, LlamaDecoder
 from transformer.checkpoint import read_checkpoint
 from transformer.checks import require_positive
 from transformer.decoding.search import sample
@@ -49,11 +50,14 @@ class TextGenerator:
     """A language model with its tokenizer: a prompt in, a longer text out.
 
     Raises:
-        ValueError: for anything but a LanguageModel, or a tokenizer of another size.
+        ValueError: for anything but a LanguageModel, one that its decoder (that of a
+            Llama is `LlamaDecoder`) refuses, or a tokenizer of another size.
     """
 
     def __init__(self, model: LanguageModel, tokenizer: SubwordTokenizer) -> None:
-        self.decoder = PromptDecoder(model)
+        self.decoder = (
+            LlamaDecoder(model) if isinstance(model, Llama) else PromptDecoder(model)
+        )
         if tokenizer.vocab_size != model.config.vocab_size:
             raise ValueError(
                 f"the model has {model.config.vocab_size} tokens, "
@@ -71,8 +75,10 @@ class TextGenerator:
         """
         path = Path(path)
         path = path / "model.safetensors" if path.is_dir() else path
-        model = LanguageModel.load(path)
-        tokenizer = read_checkpoint(path)[1].get("tokenizer")
+        metadata = read_checkpoint(path)[1]
+        modern = '"num_kv_heads"' in metadata.get("config", "")
+        model = (Llama if modern else LanguageModel).load(path)
+        tokenizer = metadata.get("tokenizer")
         try:
             if tokenizer is None:
                 raise ValueError("it has a model without its tokenizer")
