@@ -242,6 +242,37 @@ def test_a_text_may_be_longer_than_the_window(whole, length):
     assert found.startswith("Jane likes\nthe")
 
 
+@pytest.mark.parametrize("ended", ["by the line's eos", "by another token"])
+@pytest.mark.parametrize("count", [0, 3, 20])
+def test_a_text_ends_where_the_model_ends_it(whole, ended, count):
+    """Certain of one token, and after so many more of eos."""
+    tokenizer = TextGenerator.load(whole).tokenizer
+    eos_id = tokenizer.eos_id if ended == "by the line's eos" else 50
+    (jane,) = tokenizer.encode("Jane")[:1]
+    model = language_model(90, {**SIZES, "eos_id": eos_id}).eval()
+    text = TextGenerator(model, tokenizer)
+    steps = itertools.count()
+
+    def certain(_, __, output):
+        if output.dim() == 2:  # of the last position
+            token = jane if next(steps) < count else eos_id
+            output = torch.full_like(output, -1e4)
+            output[:, token] = 0.0
+        return output
+
+    model.output.register_forward_hook(certain)
+    found = text.generate("Jane", 40)
+    assert found == decode_text(tokenizer, [*tokenizer.encode("Jane"), *[jane] * count])
+
+
+def test_characters_that_no_training_text_had_stay_in_the_prompt_alone(whole):
+    text = TextGenerator.load(whole)
+    assert "日" not in decode_text(text.tokenizer, encode_text(text.tokenizer, "Jane日"))
+    found = text.generate("Jane日", 5, top_p=1e-6)
+    assert found.startswith("Jane日")
+    assert found.count("日") == 1
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_llama_generates_text_and_is_saved_with_its_tokenizer(
     dataset, tmp_path, tied

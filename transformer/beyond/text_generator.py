@@ -100,8 +100,10 @@ class TextGenerator:
     ) -> str:
         """The prompt, continued by sampling `length` tokens.
 
-        A text that fills the model's positions goes on from the last half of them.
-        Characters that no training text had are left out.
+        Fewer, if the config has an `eos_id` and the model ends the text with it. A text
+        that fills the model's positions goes on from the last half of them. Characters
+        that no training text had are one unknown subword to the model: those of the
+        prompt stay in the result, and no others come.
 
         Raises:
             ValueError: for a `length` below 1, a prompt without tokens, and what
@@ -117,9 +119,12 @@ class TextGenerator:
             if len(context) > room:
                 context = context[-max(room // 2, 1) :]
             free = min(length - len(new), room + 1 - len(context), room)
-            new += sample(self.decoder, [context], free, temperature, top_p, generator)[
-                0
-            ]
+            (found,) = sample(
+                self.decoder, [context], free, temperature, top_p, generator
+            )
+            new += found
+            if len(found) < free:  # the model's eos
+                break
         begun = "\n".join(map(self.tokenizer.normalize, prompt.split("\n")))
         read = len(decode_text(self.tokenizer, ids))
         return begun + decode_text(self.tokenizer, [*ids, *new])[read:]
