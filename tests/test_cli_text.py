@@ -115,6 +115,16 @@ def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
     assert run(capsys, "plot", out, "--out", tmp_path / "curves.svg")[0] == 0
 
 
+def test_a_training_that_diverges_is_not_done(capsys, book, tmp_path):
+    arguments = ["train", "--task", "lm", "--data", book, *OPTIONS]
+    arguments += ["--epochs", "1", "--batch-tokens", "9999", "--learning-rate", "1e30"]
+    code, output, errors = run(capsys, *arguments, "--out", tmp_path / "run")
+    assert (code, output) == (2, "")
+    last = errors.splitlines()[-1]
+    assert "step 1 diverged, its validation loss is " in last
+    assert last.endswith(": try a lower learning rate")
+
+
 def test_generate_reads_a_prompt_a_line(capsys, monkeypatch, whole):
     type_in(monkeypatch, "\ufeffJane\r\n\n日本\nThe dog".encode())
     options = "--weights", whole, "--length", "1", "--top-p", "0.01"

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,7 +23,12 @@ from small_runs import (
 
 from transformer.decoding.translator import Translator
 from transformer.training.loop import StepMetrics
-from transformer.training.run_folder import load_run, read_metrics, read_run
+from transformer.training.run_folder import (
+    RunFolder,
+    load_run,
+    read_metrics,
+    read_run,
+)
 from transformer.training.trainer import train_translator
 
 pytestmark = pytest.mark.plain  # shapes are checked where the trainer is tested
@@ -297,6 +303,28 @@ def test_a_first_try_that_failed_does_not_block_its_folder(
         assert newest(tmp_path)
     run_steps(dataset, tmp_path)
     assert_same_run(tmp_path, whole_run)
+
+
+def test_an_epoch_whose_validation_loss_is_not_finite_ends_a_run(dataset, tmp_path):
+    """It is found before anything is decoded or kept."""
+    wild = dataclasses.replace(
+        CONFIG, learning_rate=1e30, warmup_steps=1, batch_tokens=99_999, epochs=1
+    )
+    with pytest.raises(ValueError, match=r"step 1 diverged, its validation loss is "):
+        run_steps(dataset, tmp_path, config=wild)
+    assert json.loads((tmp_path / "run.json").read_text())["diverged"] == 1
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_metrics_are_json_whatever_they_measure(tmp_path):
+    found = StepMetrics(1, 1, 1, 2.0, 0.1, 3.0, 9, 0.5, validation_loss=math.nan)
+    RunFolder(tmp_path).append_metrics(found)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=refuse)
+    assert read_metrics(tmp_path) == [found._replace(validation_loss=None)]
 
 
 def test_a_run_can_be_made_longer_but_not_where_its_end_shapes_it(dataset, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 
 import pytest
@@ -195,6 +196,16 @@ def test_patience_and_divergence_end_a_run(dataset, tmp_path):
         run_steps(dataset, tmp_path / "run", model=model)
 
 
+def test_an_epoch_whose_validation_loss_is_not_finite_ends_a_run(dataset, tmp_path):
+    """Each step's loss is finite: only after the last one the weights are too large."""
+    wild = dataclasses.replace(CONFIG, epochs=1, learning_rate=1e30, batch_tokens=9999)
+    with pytest.raises(ValueError, match=r"diverged, its validation loss is (nan|inf)"):
+        run_steps(dataset, tmp_path / "run", config=wild)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["diverged"] == 1
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert len(run_steps(dataset, tmp_path / "run")) > 3  # another may begin here
+
+
 @pytest.mark.parametrize("steps", [1, 9, 17])
 def test_a_run_left_and_taken_up_ends_in_the_same_bits(dataset, whole, tmp_path, steps):
     torch.manual_seed(steps)  # no state of the caller's matters
@@ -267,7 +278,9 @@ def test_a_text_ends_where_the_model_ends_it(whole, ended, count):
 
 def test_characters_that_no_training_text_had_stay_in_the_prompt_alone(whole):
     text = TextGenerator.load(whole)
-    assert "日" not in decode_text(text.tokenizer, encode_text(text.tokenizer, "Jane日"))
+    assert "日" not in decode_text(
+        text.tokenizer, encode_text(text.tokenizer, "Jane日")
+    )
     found = text.generate("Jane日", 5, top_p=1e-6)
     assert found.startswith("Jane日")
     assert found.count("日") == 1

@@ -43,8 +43,12 @@ class Run(abc.ABC):
         """Take a step: its loss, the norm of the gradient, how many labels it had."""
 
     @abc.abstractmethod
-    def evaluate(self, epoch: int) -> tuple[float, float | None]:
-        """Validation loss and BLEU, where there is one; keep the weights."""
+    def validate(self) -> float:
+        """Validation loss of the moving average."""
+
+    @abc.abstractmethod
+    def end_epoch(self, epoch: int, loss: float) -> float | None:
+        """Keep the weights, whose validation loss this is; BLEU, where there is one."""
 
     def steps(self) -> Generator[StepMetrics, None, None]:
         """Take up the run where it was left, and go on to its end."""
@@ -105,7 +109,8 @@ class Run(abc.ABC):
                     step, total_steps, state.model.config.d_model
                 )
                 loss, grad_norm, labels = self.step(batch, step, learning_rate)
-                self._require_finite(step, loss, grad_norm)
+                found = f"loss is {loss} and its gradient's norm {grad_norm}"
+                self._require_finite(step, found, loss, grad_norm)
                 metrics = StepMetrics(
                     step,
                     total_steps,
@@ -117,20 +122,21 @@ class Run(abc.ABC):
                     seconds=time.perf_counter() - started,
                 )
                 if step == epoch * per_epoch:
-                    loss, bleu = self.evaluate(epoch)
+                    loss = self.validate()
+                    self._require_finite(step, f"validation loss is {loss}", loss)
+                    bleu = self.end_epoch(epoch, loss)
                     state.note_validation(loss, epoch)
                     metrics = metrics._replace(validation_loss=loss, bleu=bleu)
                 self._keep(metrics)
                 yield metrics
 
-    def _require_finite(self, step: int, loss: float, grad_norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(grad_norm):
+    def _require_finite(self, step: int, found: str, *numbers: float) -> None:
+        if all(map(math.isfinite, numbers)):
             return
         if self.run is not None and self._is_first:
             self.run.diverged(step)
         raise ValueError(
-            f"step {step} diverged, its loss is {loss} and its gradient's norm "
-            f"{grad_norm}: try a lower learning rate"
+            f"step {step} diverged, its {found}: try a lower learning rate"
         )
 
     def _keep(self, metrics: StepMetrics) -> None:

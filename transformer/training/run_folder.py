@@ -86,7 +86,11 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[StepMetrics]:
 
 
 def _metrics_line(metrics: StepMetrics) -> str:
-    found = {n: value for n, value in metrics._asdict().items() if value is not None}
+    found = {  # JSON has no NaN
+        name: value
+        for name, value in metrics._asdict().items()
+        if value is not None and math.isfinite(value)
+    }
     return json.dumps(found) + "\n"
 
 

@@ -250,10 +250,13 @@ class _TextRun(Run):
                 total += loss.detach() / labels
         return total.item(), state.update(), labels
 
-    def evaluate(self, epoch: int) -> tuple[float, float | None]:
+    def validate(self) -> float:
         state, config = self.state, self.state.config
         tokens = config.micro_batch_tokens or config.batch_tokens
-        loss = text_loss(state.averaged, self.dataset.validation, tokens, config.bf16)
-        if self.run is not None and loss < state.best_validation_loss:
-            self.run.save_best(TextGenerator(state.averaged, self.dataset.tokenizer))
-        return loss, None
+        return text_loss(state.averaged, self.dataset.validation, tokens, config.bf16)
+
+    def end_epoch(self, epoch: int, loss: float) -> float | None:
+        if self.run is not None and loss < self.state.best_validation_loss:
+            averaged = TextGenerator(self.state.averaged, self.dataset.tokenizer)
+            self.run.save_best(averaged)
+        return None

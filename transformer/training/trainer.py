@@ -269,28 +269,31 @@ class _TranslatorRun(Run):
         labels = sum(len(target) + 1 for _, target in examples)
         return *self.state.train_step(examples, step, learning_rate), labels
 
-    def evaluate(self, epoch: int) -> tuple[float, float | None]:
-        state, config, dataset = self.state, self.state.config, self.dataset
-        group = state.process_group
+    def validate(self) -> float:
+        state, config = self.state, self.state.config
+        examples = self.dataset.validation
+        tokens = config.micro_batch_tokens or config.batch_tokens
+        loss = state.process_group.first(
+            lambda: validation_loss(state.averaged, examples, tokens, config.bf16)
+        )
+        return state.process_group.sum(loss or 0.0)
 
-        def evaluate() -> tuple[float, float]:
+    def end_epoch(self, epoch: int, loss: float) -> float | None:
+        state, dataset = self.state, self.dataset
+
+        def keep() -> float:
             if self.run is not None:
                 last = _translator(state.model, dataset)
                 self.run.save_epoch(epoch, last, self.keep_epochs)
-            tokens = config.micro_batch_tokens or config.batch_tokens
-            loss = validation_loss(
-                state.averaged, dataset.validation, tokens, config.bf16
-            )
             averaged = _translator(state.averaged, dataset)
             sources, references = zip(*dataset.validation_pairs, strict=True)
             hypotheses = averaged.translate(list(sources))
             bleu = corpus_scores(list(hypotheses), references, dataset.text).bleu
             if self.run is not None and loss < state.best_validation_loss:
                 self.run.save_best(averaged)
-            return loss, bleu
+            return bleu
 
-        loss, bleu = group.first(evaluate) or (0.0, 0.0)
-        return group.sum(loss), group.sum(bleu)
+        return state.process_group.sum(state.process_group.first(keep) or 0.0)
 
 
 def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:
