@@ -358,6 +358,25 @@ def test_a_training_keeps_other_processes_out_of_its_folder(dataset, tmp_path):
     assert run_steps(dataset, tmp_path, 1)[0][0].step == 1
 
 
+def test_of_two_trainings_in_one_process_the_later_has_the_folder(
+    dataset, whole_run, tmp_path
+):
+    first = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    next(first)
+    again = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    next(again)
+    with pytest.raises(ValueError, match=r"another training has taken .* over"):
+        next(first)
+    assert [each.step for each in read_metrics(tmp_path)] == [1]
+    again.close()
+    left = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    next(left)
+    run_steps(dataset, tmp_path)  # to its end
+    with pytest.raises(ValueError, match=r"another training has taken .* over"):
+        next(left)
+    assert_same_run(tmp_path, whole_run)
+
+
 # What is read
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -146,13 +146,17 @@ _BEFORE_RUN = re.compile(r"run\.lock|run\.json\.\d+\.part")
 class RunFolder:
     """The files of one run. Nothing else in the folder is ever touched.
 
-    Use `with folder.lock(): folder.open(…)` before the rest.
+    Use `with folder.lock(): folder.open(…)` before the rest. Of two trainings in one
+    process the later has the folder, and the earlier is refused at its next write.
     """
+
+    _holders: ClassVar[dict[Path, "RunFolder"]] = {}  # who in this process writes
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not os.fspath(path):
             raise ValueError("a run needs the name of a folder, got ''")
         self.path = Path(path)
+        self._locked: Path | None = None
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -180,9 +184,14 @@ class RunFolder:
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
+        self._locked = key = self.path.resolve()
+        self._holders[key] = self
         try:
             yield
         finally:
+            if self._holders.get(key) is self:
+                del self._holders[key]
+                self._locked = None
             lock.release()
 
     def open(self, info: RunInfo, digest: str) -> None:
@@ -303,6 +312,8 @@ class RunFolder:
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """Name in one line what a full disk or a read-only folder means."""
+        if self._locked and self._holders.get(self._locked) is not self:
+            raise ValueError(f"another training has taken {self.path} over")
         try:
             yield
         except OSError as error:
