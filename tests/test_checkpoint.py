@@ -4,6 +4,8 @@ import builtins
 import os
 import pickle
 import re
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,89 @@ def test_a_file_is_as_readable_as_any_new_one(tmp_path) -> None:
     write_atomically(path, b"")
     other.touch()
     assert path.stat().st_mode == other.stat().st_mode
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX pipes")
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_pipe_is_written_to_and_stays(tmp_path, through_a_link) -> None:
+    pipe, path = tmp_path / "pipe", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if through_a_link:
+        path = tmp_path / "link"
+        path.symlink_to(pipe)
+    before = sorted(tmp_path.iterdir())
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(path, b"seven..")
+    assert os.read(reader, 100) == b"seven.."
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert path.is_symlink() == through_a_link
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="open files have no names")
+def test_a_link_to_an_open_pipe_is_written_through(tmp_path) -> None:
+    """As /dev/stdout is one."""
+    reader, writer = os.pipe()
+    path = tmp_path / "out"
+    path.symlink_to(f"/dev/fd/{writer}")
+    write_atomically(path, b"seven..")
+    os.close(writer)
+    assert os.read(reader, 100) == b"seven.."
+    os.close(reader)
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    assert path.is_symlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right of their own")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_its_file_is_written(tmp_path, there) -> None:
+    path, file = tmp_path / "link", tmp_path / "elsewhere" / "file"
+    file.parent.mkdir()
+    path.symlink_to(Path("elsewhere", "file"))
+    if there:
+        file.write_bytes(b"old")
+    (file.parent / "file.17.part").touch()
+    write_atomically(path, b"new")
+    remove_partial_files(path)
+    assert path.is_symlink()
+    assert file.read_bytes() == b"new"
+    assert [each.name for each in file.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_file_keeps_its_permissions(tmp_path, mode) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    path.chmod(mode)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_folder_is_refused_and_stays(tmp_path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    with pytest.raises(OSError, match=re.escape(path.name)):
+        write_atomically(path, b"new")
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps an open file's name")
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps an open file's name")
+def test_threads_that_write_one_file_do_not_meet(tmp_path) -> None:
+    path = tmp_path / "file"
+
+    def write(number: int) -> None:
+        for _ in range(30):
+            write_atomically(path, bytes([number]) * 10_000)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert len(set(path.read_bytes())) == 1
+    assert path.stat().st_size == 10_000
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_only_partial_files_of_that_name_are_removed(tmp_path) -> None:

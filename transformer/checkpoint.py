@@ -8,6 +8,8 @@ import io
 import json
 import os
 import re
+import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,15 +40,27 @@ _CHECKSUM = slice(8 + len(_OPENING), 8 + len(_OPENING) + 64)
 
 
 def write_atomically(path: Path, data: bytes | bytearray) -> None:
-    """Write beside `path`, then move into place: no reader ever sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    """Write beside `path`, then move into place: no reader ever sees half a file.
+
+    A link is followed, and a file keeps its permissions. What is no file, such as a
+    pipe or a device, stays what it is and is written to directly.
+    """
+    file_path = Path(os.path.realpath(path))
+    if path.exists() and not file_path.is_file():
+        with path.open("wb") as file:
+            file.write(data)
+        return
+    file_path.parent.mkdir(parents=True, exist_ok=True)
+    call = secrets.randbits(64)  # two threads may write one file
+    partial = file_path.with_name(f"{file_path.name}.{call}.part")
     try:
         with partial.open("wb") as file:
+            if file_path.exists():
+                partial.chmod(stat.S_IMODE(file_path.stat().st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # on the disk, not only on its way there
-        os.replace(partial, path)
+        os.replace(partial, file_path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -54,6 +68,7 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
 
 def remove_partial_files(path: Path) -> None:
     """Remove the partial files of `path`, whichever process wrote them."""
+    path = Path(os.path.realpath(path))
     ours = re.compile(re.escape(path.name) + r"\.[0-9]+\.part")
     for file in path.parent.glob("*.part"):
         if ours.fullmatch(file.name) and file.is_file():
