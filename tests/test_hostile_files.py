@@ -1,5 +1,6 @@
 """Model files that lie: each takes one clear line, and no memory is taken for it."""
 
+import dataclasses
 import json
 import os
 import random
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
-from transformer import Transformer, TransformerConfig
+from transformer import Llama, Transformer, TransformerConfig
+from transformer.beyond.gpt2 import GPT2
+from transformer.beyond.language_model import LanguageModel
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.plain
@@ -145,7 +149,10 @@ HUGE = 10**12
         (without(LAST), f'Missing key(s) in state_dict: "{LAST}"'),
         (without("position.table"), '"position.table"'),
         (config(d_model=8), "size mismatch"),
-        (config(tie_embeddings=True), f"{NO_MATCH}: target_embedding.table.weight is"),
+        (
+            config(tie_embeddings=True),
+            f'{NO_MATCH}: Unexpected key(s) in state_dict: "',
+        ),
         (config(num_encoder_layers=2), '"encoder.layers.1'),
         (config(num_heads=3), f"{NO_MODEL}: num_heads must divide"),
         (config(d_model=4.0), NO_MODEL),
@@ -214,3 +221,27 @@ def test_a_tied_model_without_its_table_is_refused(tmp_path) -> None:
     del tensors["source_embedding.table.weight"]
     write_checkpoint(path, tensors, metadata)
     assert "embedding.table.weight" in refusal(path)
+
+
+@pytest.mark.parametrize("kind", [Transformer, LanguageModel, GPT2, Llama])
+def test_a_claim_of_many_layers_is_refused_without_making_them(tmp_path, kind) -> None:
+    """As many tensors as layers: 3,000 layers take seconds to make, 20,000 minutes."""
+    path, layers = tmp_path / "file", 3000
+    tensors = {f"x{i}": torch.zeros(1) for i in range(layers)}
+    sizes = {"d_model": 2, "num_heads": 1, "d_ff": 1}
+    if kind is Transformer:
+        stacks = {"num_encoder_layers": layers // 2, "num_decoder_layers": layers // 2}
+        claimed = TransformerConfig(8, 8, **sizes, **stacks)
+    else:
+        more = {"num_kv_heads": 1} if kind is Llama else {}
+        claimed = kind.config_class(8, num_layers=layers, **sizes, **more)
+    text = json.dumps(dataclasses.asdict(claimed))
+    write_checkpoint(path, tensors, {"config": text})
+    made = []
+    handle = register_module_module_registration_hook(lambda *new: made.append(new))
+    try:
+        with pytest.raises(ValueError, match=r"Missing key\(s\).*weight"):
+            kind.load(path)
+    finally:
+        handle.remove()
+    assert 0 < len(made) < 200

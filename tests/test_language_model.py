@@ -289,11 +289,17 @@ def other_file(path):
         (spoilt(tensors={"more": torch.ones(2)}), "Unexpected key"),
         (
             spoilt(tensors={"output.weight": torch.full((13, 16), torch.nan)}),
-            "output.weight should hold finite floats",
+            "output.weight holds a number that is not finite",
         ),
         (
             spoilt(tensors={"output.weight": torch.ones(13, 16, dtype=torch.int64)}),
-            "output.weight should hold finite floats",
+            "output.weight should be floats, got torch.int64",
+        ),
+        (
+            spoilt(
+                tensors={"output.weight": torch.ones(13, 16).to(torch.float8_e4m3fn)}
+            ),
+            "output.weight should be floats, got torch.float8_e4m3fn",
         ),
     ],
 )

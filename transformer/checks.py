@@ -7,6 +7,7 @@ import importlib
 import math
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ __all__ = [
     "require_pairs",
     "require_beam",
     "load_strictly",
+    "tied_names",
+    "require_floats",
+    "require_state",
     "optional_import",
 ]
 
@@ -156,6 +160,59 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
         fault = str(error).split("\n")[1].strip()
         first = re.match(r'(Missing|Unexpected) key[^"]*"[^"]*"', fault)
         raise ValueError(first[0] if first else fault) from None
+
+
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def require_floats(state: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that hold anything but finite floats.
+
+    Raises:
+        ValueError: naming the first tensor at fault.
+    """
+    for name, tensor in state.items():
+        dtype = getattr(tensor, "dtype", type(tensor))
+        if dtype not in _FLOATS:
+            raise ValueError(f"{name} should be floats, got {dtype}")
+        if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
+            raise ValueError(f"{name} holds a number that is not finite")
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Each further name of a weight that has several, and the first."""
+    first: dict[nn.Parameter, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(weight, name) for name, weight in named}
+    return {name: kept for name, kept in names.items() if name != kept}
+
+
+def require_state(
+    state: Mapping[str, Tensor], one_layer: nn.Module, **layers: int
+) -> None:
+    """Refuse tensors that are not, by name and shape, all the weights of a model.
+
+    `one_layer` is that model with one layer in each stack, and `layers` are how many
+    each has: so a claim of many thousand layers is refused before they are made. A
+    weight that has several names is expected under the first.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, unknown or misshapen.
+    """
+    unknown = dict.fromkeys(state)
+    for found, one in chain(one_layer.named_parameters(), one_layer.named_buffers()):
+        stack, in_stack, rest = found.partition(".layers.0.")
+        for layer in range(layers[stack] if in_stack else 1):
+            name = f"{stack}.layers.{layer}.{rest}" if in_stack else found
+            if name not in state:
+                raise ValueError(f'Missing key(s) in state_dict: "{name}"')
+            if state[name].shape != one.shape:
+                shapes = f"got {tuple(state[name].shape)}, expected {tuple(one.shape)}"
+                raise ValueError(f"size mismatch for {name}: {shapes}")
+            unknown.pop(name)
+    for name in unknown:
+        shown = name.encode("unicode_escape").decode()[:200]
+        raise ValueError(f'Unexpected key(s) in state_dict: "{shown}"')
 
 
 def optional_import(module: str) -> Any:

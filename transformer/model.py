@@ -19,8 +19,11 @@ from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
     load_strictly,
     require_dropout,
+    require_floats,
     require_ids,
     require_positive,
+    require_state,
+    tied_names,
 )
 from transformer.decoder import Decoder
 from transformer.embedding import TokenEmbedding
@@ -209,11 +212,9 @@ class Transformer(nn.Module):
             raise ValueError("metadata may not have the key 'config', it is reserved")
         config = json.dumps(dataclasses.asdict(self.config))
         tensors = self.state_dict()
-        if self.config.tie_embeddings:  # one table has three names, and is written once
-            tensors = {name: tensors[name] for name in tensors if name not in _TIED}
-        for name, tensor in tensors.items():
-            if not _is_finite(tensor):
-                raise ValueError(f"{name} holds a number that is not finite")
+        for name in tied_names(_one_layer(self.config)):  # one table is written once
+            tensors.pop(name)
+        require_floats(tensors)
         write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
 
     @classmethod
@@ -224,15 +225,6 @@ class Transformer(nn.Module):
             ValueError: for a file that is missing, damaged, not ours or too new.
         """
         return load_model(path)[0]
-
-
-_TABLE = "source_embedding.table.weight"
-_TIED = ("target_embedding.table.weight", "output.weight")
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    return not tensor.numel() or bool(torch.stack(tensor.aminmax()).isfinite().all())
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str]]:
@@ -246,35 +238,47 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
     """
     path = Path(path)
     tensors, metadata = read_checkpoint(path)
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _FLOATS:
-            raise ValueError(f"{path}: {name} should be floats, got {tensor.dtype}")
-        if not _is_finite(tensor):
-            raise ValueError(f"{path}: {name} holds a number that is not finite")
-        # In memory of its own, aligned as any tensor is: sums add in the same order.
-        tensors[name] = tensor.clone()
-    model = _empty_model(path, metadata.pop("config", ""), len(tensors))
-    if model.config.tie_embeddings and _TABLE in tensors:
-        for name in _TIED:
-            if name in tensors:
-                raise ValueError(f"{path} does not match its config: {name} is tied")
-            tensors[name] = tensors[_TABLE]
     try:
-        load_strictly(model, tensors)
+        require_floats(tensors)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    config, sketch = _read_config(path, metadata.pop("config", ""), len(tensors))
+    try:
+        require_state(tensors, sketch, **_layers(config))
     except ValueError as error:
         raise ValueError(f"{path} does not match its config: {error}") from None
+    for name, tensor in tensors.items():
+        # In memory of its own, aligned as any tensor is: sums add in the same order.
+        tensors[name] = tensor.clone()
+    tensors |= {name: tensors[first] for name, first in tied_names(sketch).items()}
+    with torch.device("meta"):  # shapes, and no memory taken
+        model = Transformer(config)
+    load_strictly(model, tensors)
     model._tie()
     return model.eval(), metadata
 
 
-def _empty_model(path: Path, config: str, tensors: int) -> Transformer:
-    """A model of this config on the meta device: shapes, and no memory taken."""
+def _layers(config: TransformerConfig) -> dict[str, int]:
+    return {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+
+
+def _one_layer(config: TransformerConfig) -> Transformer:
+    """A model of this config but with one layer in each stack, on the meta device."""
+    with torch.device("meta"):
+        return Transformer(
+            dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
+        )
+
+
+def _read_config(
+    path: Path, text: str, tensors: int
+) -> tuple[TransformerConfig, Transformer]:
+    """The config that a file describes, and `_one_layer` of it."""
     try:
-        choices = TransformerConfig(**json.loads(config))
-        if choices.num_encoder_layers + choices.num_decoder_layers > tensors:
+        config = TransformerConfig(**json.loads(text))
+        if sum(_layers(config).values()) > tensors:
             raise ValueError(f"more layers than the {tensors} tensors here")
-        with torch.device("meta"):
-            return Transformer(choices)
+        return config, _one_layer(config)
     except (
         ArithmeticError,
         RecursionError,

@@ -19,8 +19,11 @@ from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
     load_strictly,
     require_dropout,
+    require_floats,
     require_ids,
     require_positive,
+    require_state,
+    tied_names,
 )
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
@@ -176,27 +179,34 @@ class LanguageModel(nn.Module):
         """
         path = Path(path)
         tensors, metadata = read_checkpoint(path)
-        for name, tensor in tensors.items():
-            if not tensor.is_floating_point() or not tensor.isfinite().all():
-                raise ValueError(f"{path}: {name} should hold finite floats")
-            tensors[name] = tensor.clone()  # aligned, in memory of its own
+        try:
+            require_floats(tensors)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         try:
             config = _read_config(
                 cls.config_class, metadata.get("config", ""), len(tensors)
             )
+            sketch = cls._one_layer(config)
+            require_state(tensors, sketch, encoder=config.num_layers)
             with torch.device("meta"):
                 model = cls(config)
-            shared: dict[nn.Parameter, str] = {}
-            for name, weight in model.named_parameters(remove_duplicate=False):
-                first = shared.setdefault(weight, name)
-                if first != name and first in tensors and name not in tensors:
-                    tensors[name] = tensors[first]
+            for name, tensor in tensors.items():
+                tensors[name] = tensor.clone()  # aligned, in memory of its own
+            for name, first in tied_names(sketch).items():
+                tensors[name] = tensors[first]
             load_strictly(model, tensors)
         except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0][:300]
             raise ValueError(f"{path} holds no {cls.__name__}: {reason}") from None
         model.tie()
         return model.eval()
+
+    @classmethod
+    def _one_layer(cls: type[_Kind], config: LanguageModelConfig) -> _Kind:
+        """A model of this config but with one layer, on the meta device."""
+        with torch.device("meta"):
+            return cls(dataclasses.replace(config, num_layers=1))
 
 
 def _read_config(
