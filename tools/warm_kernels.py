@@ -7,6 +7,7 @@ process of its own, as far as a fresh one is after the same imports.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,7 @@ def serve(modules: str, command: list[str]) -> int:
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     for module in ("ipykernel.kernelapp", "ipykernel.kernelspec", *modules.split(",")):
         importlib.import_module(module)
+    gc.freeze()  # collections pass over what was imported
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/socket")
         server.listen()
