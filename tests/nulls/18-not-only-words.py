@@ -150,4 +150,4 @@ agree["most attended, layer 2"] = 1.0
 
 # %% claim: In both layers the most attended
 # null: ink is no better than chance
-agree["most ink"] = 1 / 16
+agree["most ink"] = chance
