@@ -159,6 +159,17 @@ def test_metadata_that_is_no_text_is_refused_by_name(tmp_path) -> None:
         write_checkpoint(tmp_path / "file", TENSORS, {"epoch": 3})
 
 
+@pytest.mark.parametrize(("key", "value"), [("a", "x\ud800y"), ("a\udfff", "x")])
+def test_metadata_that_is_not_unicode_is_refused_by_name(tmp_path, key, value) -> None:
+    path = tmp_path / "file"
+    write_tensors(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"lone surrogate '\\ud\w+' in 'a") as caught:
+        write_checkpoint(path, TENSORS, {key: value})
+    str(caught.value).encode()
+    assert path.read_bytes() == before
+
+
 # Writing
 
 

@@ -254,6 +254,44 @@ def test_a_file_gives_the_model_back(kind, tmp_path) -> None:
         assert "output.weight" not in read_checkpoint(path)[0]
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_a_model_with_other_parts_is_saved_only_if_it_can_be_loaded(
+    part, tmp_path
+) -> None:
+    path = tmp_path / "model"
+    small().save(path)
+    before, model = path.read_bytes(), exchange_parts(config(), [part]).eval()
+    if part in ("rotary", "grouped queries", "SwiGLU", "no biases", "RMSNorm"):
+        with pytest.raises(ValueError, match="the model is not what its config says: "):
+            model.save(path)
+        assert path.read_bytes() == before
+    else:
+        model.save(path)
+        ids = torch.randint(13, (2, 8))
+        assert LanguageModel.load(path)(ids).equal(model(ids))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_not_saved(number, tmp_path) -> None:
+    model = small()
+    with torch.no_grad():
+        model.encoder.layers[1].feed_forward.expand.bias[3] = number
+    with pytest.raises(ValueError, match=r"layers.1.feed_forward.expand.bias holds a"):
+        model.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpt2_that_is_no_longer_tied_is_not_saved(tmp_path) -> None:
+    model = small(kind=GPT2)
+    model.output.weight = nn.Parameter(model.output.weight.detach().clone())
+    model.save(tmp_path / "model")  # two equal weights are one, for a file
+    assert "output.weight" not in read_checkpoint(tmp_path / "model")[0]
+    with torch.no_grad():
+        model.output.weight[0] += 1
+    with pytest.raises(ValueError, match=r"differs from embedding\.weight"):
+        model.save(tmp_path / "model")
+
+
 def spoilt(fields=None, tensors=None):
     """What makes a bad file of a good one: other config fields, other tensors."""
 

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import itertools
 import json
@@ -183,6 +184,95 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, number) -> None:
     with pytest.raises(ValueError, match=r"layers.0.feed_forward.expand.bias holds a"):
         model.save(tmp_path / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+def weight_norm_on_the_output(model):
+    nn.utils.parametrizations.weight_norm(model.output)
+
+
+def pruned_output(model):
+    prune.l1_unstructured(model.output, "weight", 0.5)
+
+
+def output_with_a_bias(model):
+    model.output = nn.Linear(8, 9)
+
+
+def wider_output(model):
+    model.output = nn.Linear(8, 10, bias=False)
+
+
+def a_layer_less(model):
+    del model.decoder.layers[1]
+
+
+def a_layer_more(model):
+    model.encoder.layers.append(copy.deepcopy(model.encoder.layers[0]))
+
+
+def whole_numbers(model):
+    model.position.table = model.position.table.long()
+
+
+def untied(model):
+    model.output = nn.Linear(8, 9, bias=False)
+
+
+def untied_target(model):
+    model.target_embedding = copy.deepcopy(model.source_embedding)
+    nn.init.normal_(model.target_embedding.table.weight)
+
+
+def untied_by_loading(model):
+    clones = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(clones, assign=True)
+    with torch.no_grad():
+        model.output.weight.add_(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "tied", "message"),
+    [
+        (weight_norm_on_the_output, False, 'Missing.*"output.weight"'),
+        (weight_norm_on_the_output, True, "output"),
+        (pruned_output, False, 'Missing.*"output.weight"'),
+        (output_with_a_bias, False, 'Unexpected.*"output.bias"'),
+        (wider_output, False, r"output.weight: got \(10, 8\), expected \(9, 8\)"),
+        (a_layer_less, False, r'Missing.*"decoder.layers.1.\S+"'),
+        (a_layer_more, False, r'Unexpected.*"encoder.layers.2.\S+"'),
+        (whole_numbers, False, "position.table should be floats, got torch.int64"),
+        (untied, True, "output.weight differs from source_embedding.table.weight"),
+        (untied_target, True, "target_embedding.table.weight differs from"),
+        (untied_by_loading, True, "output.weight differs from"),
+    ],
+)
+def test_a_model_that_its_config_does_not_describe_is_not_saved(
+    tmp_path, change, tied, message
+) -> None:
+    path = tmp_path / "model"
+    model = Transformer(TransformerConfig(9, 9, 8, 2, 2, 2, 8, tie_embeddings=tied))
+    model.save(path)
+    before = path.read_bytes()
+    change(model)
+    with pytest.raises(ValueError, match=message):
+        model.save(path)
+    assert path.read_bytes() == before
+
+
+def test_a_tied_model_whose_three_weights_are_equal_is_saved(tmp_path) -> None:
+    model = Transformer(small(tie_embeddings=True)).eval()
+    clones = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(clones, assign=True)
+    model.save(tmp_path / "model")
+    again = Transformer.load(tmp_path / "model")
+    ids = torch.tensor([[3, 4, 5]])
+    assert again(ids, ids).equal(model(ids, ids))
+
+
+def test_saving_draws_no_random_numbers(tmp_path) -> None:
+    model, before = Transformer(small()), torch.get_rng_state()
+    model.save(tmp_path / "model")
+    assert torch.get_rng_state().equal(before)
 
 
 def test_a_missing_checkpoint(tmp_path) -> None:

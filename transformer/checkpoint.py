@@ -100,6 +100,9 @@ def write_checkpoint(
             raise ValueError(f"metadata may not have the key {key!r}, it is reserved")
         if not isinstance(value, str):
             raise ValueError(f"metadata must be text, got {value!r} for {key!r}")
+        if lone := re.search("[\ud800-\udfff]", key + value):
+            found = f"the lone surrogate {lone[0]!r} in {key!r}"
+            raise ValueError(f"metadata must be text, got {found}")
     apart = torch.contiguous_format  # two names of one tensor are written as two
     data = save(
         {name: one.detach().clone(memory_format=apart) for name, one in tensors.items()}

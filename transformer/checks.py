@@ -7,7 +7,6 @@ import importlib
 import math
 import re
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ __all__ = [
     "tied_names",
     "require_floats",
     "require_state",
+    "loadable",
     "optional_import",
 ]
 
@@ -199,8 +199,10 @@ def require_state(
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
-    unknown = dict.fromkeys(state)
-    for found, one in chain(one_layer.named_parameters(), one_layer.named_buffers()):
+    unknown, tied = dict.fromkeys(state), tied_names(one_layer)
+    for found, one in one_layer.state_dict().items():
+        if found in tied:
+            continue
         stack, in_stack, rest = found.partition(".layers.0.")
         for layer in range(layers[stack] if in_stack else 1):
             name = f"{stack}.layers.{layer}.{rest}" if in_stack else found
@@ -213,6 +215,30 @@ def require_state(
     for name in unknown:
         shown = name.encode("unicode_escape").decode()[:200]
         raise ValueError(f'Unexpected key(s) in state_dict: "{shown}"')
+
+
+def loadable(
+    state: Mapping[str, Tensor], one_layer: nn.Module, **layers: int
+) -> dict[str, Tensor]:
+    """What a file of this state is to hold: a weight that has several names, once.
+
+    Raises:
+        ValueError: naming the first tensor for which the file could not be loaded, as
+            in `require_floats` and `require_state`, or one that should be equal to
+            another and is not.
+    """
+    require_floats(state)
+    kept = dict(state)
+    for name, first in tied_names(one_layer).items():
+        if name in kept and first in kept:
+            if not kept[name].equal(kept[first]):
+                raise ValueError(f"{name} differs from {first}, which its config ties")
+            del kept[name]
+    try:
+        require_state(kept, one_layer, **layers)
+    except ValueError as error:
+        raise ValueError(f"the model is not what its config says: {error}") from None
+    return kept
 
 
 def optional_import(module: str) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
     load_strictly,
+    loadable,
     require_dropout,
     require_floats,
     require_ids,
@@ -206,15 +207,14 @@ class Transformer(nn.Module):
 
         Raises:
             ValueError: naming a key of `metadata` that is reserved or has no text, or
-                a tensor that holds a number that is not finite: `load` refuses it too.
+                a tensor that `load` would refuse: one that is not finite, or whose name
+                or shape is not the config's, or that is no longer tied as it says.
         """
         if metadata and "config" in metadata:
             raise ValueError("metadata may not have the key 'config', it is reserved")
         config = json.dumps(dataclasses.asdict(self.config))
-        tensors = self.state_dict()
-        for name in tied_names(_one_layer(self.config)):  # one table is written once
-            tensors.pop(name)
-        require_floats(tensors)
+        sketch = _one_layer(self.config)
+        tensors = loadable(self.state_dict(), sketch, **_layers(self.config))
         write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
 
     @classmethod

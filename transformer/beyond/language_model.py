@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
     load_strictly,
+    loadable,
     require_dropout,
     require_floats,
     require_ids,
@@ -161,12 +162,14 @@ class LanguageModel(nn.Module):
         A weight that has two names is written once. `metadata` goes with them.
 
         Raises:
-            ValueError: naming a key of `metadata` that is reserved.
+            ValueError: naming a key of `metadata` that is reserved, or a tensor that
+                `load` would refuse.
         """
         if metadata and "config" in metadata:
             raise ValueError("metadata may not have the key 'config', it is reserved")
         config = json.dumps(dataclasses.asdict(self.config))
-        tensors = dict(self.named_parameters()) | dict(self.named_buffers())
+        sketch = self._one_layer(self.config)
+        tensors = loadable(self.state_dict(), sketch, encoder=self.config.num_layers)
         write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
 
     @classmethod
