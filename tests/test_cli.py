@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from transformer.cli import main
+from transformer.cli.lines import read_lines
 from transformer.cli.progress import Progress
 from transformer.cli.resources import is_out_of_memory, memory_needed
 from transformer.decoding.translator import Translator
@@ -165,7 +167,20 @@ def test_a_line_without_end_takes_little_memory(capsys, monkeypatch):
     type_in(monkeypatch, b"Jane " * 1_000_000)
     code, output, errors = run(capsys, "translate")
     assert (code, output) == (1, "\n")
-    assert "line 1: the sentence is too long: 20000 tokens" in errors
+    expected = "line 1: a line may have 100,000 characters, this one has more\n"
+    assert errors == f"python -m transformer: {expected}"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+@pytest.mark.parametrize("over", [0, 1, 200_000])
+def test_a_long_line_is_whole_or_known_to_be_too_long(tmp_path, over, end):
+    """Never its beginning with something from behind its middle."""
+    long = "".join(f"word {number} " for number in range(30_000))[: 100_000 + over]
+    path = tmp_path / "lines"
+    path.write_bytes(f"one\n{long}\ntwo\n{long}{end}".encode())
+    one, first, two, last = itertools.chain(*read_lines(str(path)))
+    assert (one, two) == ("one", "two")
+    assert first == last == long[:100_001]
 
 
 def test_bytes_that_are_no_text_take_one_line(capsys, monkeypatch, tmp_path):

@@ -146,6 +146,19 @@ def test_generate_reads_a_prompt_a_line(capsys, monkeypatch, whole):
     assert "no prompt given, and standard input is closed" in errors
 
 
+def test_a_prompt_whose_end_would_be_lost_is_named(capsys, monkeypatch, whole):
+    """The end is what generate goes on from."""
+    long = b"Jane " * 100_000 + b"The dog"
+    type_in(monkeypatch, b"Jane\n" + long + b"\nJane")
+    options = "--weights", whole, "--length", "1", "--top-p", "0.01"
+    code, output, errors = run(capsys, "generate", *options)
+    assert code == 1
+    expected = "line 2: a line may have 100,000 characters, this one has more\n"
+    assert errors == f"python -m transformer: {expected}"
+    first, blank, last = output.removesuffix("\n").split("\n")
+    assert (blank, first[:4], last[:4]) == ("", "Jane", "Jane")
+
+
 @pytest.fixture(scope="module")
 def files(book, whole, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")

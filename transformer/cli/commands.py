@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transformer.cli.lines import one_line, read_lines, say
+from transformer.cli.lines import one_line, read_lines, require_whole, say
 from transformer.cli.options import (
     BEAM,
     DEVICE,
@@ -235,8 +235,12 @@ def require_known_letters(translator: "Translator", sentence: str) -> None:
 def hide_unknown(
     translator: "Translator", index: int, line: str, errors: dict[int, ValueError]
 ) -> str:
-    """The line, or a blank one and a note of the error if no letter is known."""
+    """The line, or a blank one and a note of the error if no letter is known.
+
+    So it is with a line that is too long.
+    """
     try:
+        require_whole(line)
         require_known_letters(translator, line)
     except ValueError as error:
         errors[index] = error

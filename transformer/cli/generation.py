@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer.cli.commands import PROGRAM, app
-from transformer.cli.lines import one_line, read_lines, say
+from transformer.cli.lines import one_line, read_lines, require_whole, say
 from transformer.cli.options import COUNT, DEVICE, SEED, TINY, Command, real
 from transformer.cli.resources import chosen_device
 
@@ -82,6 +82,7 @@ def generate(
         for line in lines:
             done += 1
             try:
+                require_whole(line)
                 if line.strip():
                     require_known(text, line)
                     line = text.generate(line, *choices, generator)

@@ -6,15 +6,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["LONGEST_LINE", "read_lines", "one_line", "say"]
+__all__ = ["LONGEST_LINE", "read_lines", "require_whole", "one_line", "say"]
 
-LONGEST_LINE = 100_000  # characters; what is beyond them is not kept
+LONGEST_LINE = 100_000  # characters; of what is beyond them, one is kept
 
 
 def read_lines(file: str | None) -> Iterator[list[str]]:
     """The lines of a file or of standard input, as many at a time as are there (64).
 
-    So a program that waits for each answer gets it, and a file is read in batches.
+    So a program that waits for each answer gets it, and a file is read in batches. Of
+    a line that is too long the beginning comes, which `require_whole` refuses.
     """
     if file is None and sys.stdin is None:
         raise ValueError("no sentence given, and standard input is closed")
@@ -27,7 +28,8 @@ def read_lines(file: str | None) -> Iterator[list[str]]:
             data = stream.read1(1 << 16)  # what is there, or else the next that comes
             more = bool(data)
             *lines, rest = (rest + decoder.decode(data, not more)).split("\n")
-            rest = rest[:LONGEST_LINE]
+            lines = [line[: LONGEST_LINE + 1] for line in lines]
+            rest = rest[: LONGEST_LINE + 1]
             lines += [rest] if rest and not more else []
             for start in range(0, len(lines), 64):
                 yield lines[start : start + 64]
@@ -36,6 +38,18 @@ def read_lines(file: str | None) -> Iterator[list[str]]:
     finally:
         if file is not None:
             stream.close()
+
+
+def require_whole(line: str) -> None:
+    """Refuse a line whose end `read_lines` left out.
+
+    Raises:
+        ValueError: naming the most characters that a line may have.
+    """
+    if len(line) > LONGEST_LINE:
+        raise ValueError(
+            f"a line may have {LONGEST_LINE:,} characters, this one has more"
+        )
 
 
 def one_line(message: str) -> str:
