@@ -173,3 +173,46 @@ def test_what_describes_no_subwords_is_refused(subwords):
     other = subwords.to_json().replace("<bos>", "<sos>")
     with pytest.raises(ValueError, match=r"must be special, got \['<pad>', '<sos>'"):
         SubwordTokenizer.from_json(other)
+
+
+TRUNCATION = {"direction": "Right", "strategy": "LongestFirst"}
+PADDING = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
+PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"truncation": TRUNCATION | {"max_length": 2, "stride": 0}}, "truncation"),
+        ({"truncation": TRUNCATION | {"max_length": 1, "stride": 5}}, "truncation"),
+        ({"padding": PADDING}, "padding"),
+        ({"model": {"dropout": 0.5}}, "dropout of merges, got 0.5"),
+    ],
+)
+def test_what_would_change_its_pieces_unseen_is_refused(subwords, change, message):
+    found = json.loads(subwords.to_json())
+    model = found["tokenizer"]["model"] | change.get("model", {})
+    found["tokenizer"] |= change | {"model": model}
+    with pytest.raises(ValueError, match=f"^subwords may have no {message}"):
+        SubwordTokenizer.from_json(json.dumps(found))
+
+
+@pytest.mark.plain
+def test_what_the_library_panics_at_is_refused(subwords):
+    """Its PanicException is no Exception."""
+    found = json.loads(subwords.to_json())
+    broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    found["tokenizer"]["normalizer"] = broken
+    with pytest.raises(ValueError, match=r"^not the description of subwords: Panic"):
+        SubwordTokenizer.from_json(json.dumps(found))
+
+
+@pytest.mark.plain
+def test_ctrl_c_while_a_description_is_read_goes_through(subwords, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("json.loads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SubwordTokenizer.from_json("{}")

@@ -35,8 +35,8 @@ class SubwordTokenizer(Tokenizer):
     single spaces.
 
     Raises:
-        ValueError: for a tokenizer whose first ids are not the special ones, or another
-            `text`.
+        ValueError: for a tokenizer whose first ids are not the special ones or that
+            truncates, pads or drops merges, or another `text`.
     """
 
     def __init__(self, tokenizer: Any, text: str = "tok") -> None:
@@ -44,6 +44,14 @@ class SubwordTokenizer(Tokenizer):
         symbols = [tokenizer.id_to_token(i) for i in range(len(SUBWORD_SYMBOLS))]
         if symbols != list(SUBWORD_SYMBOLS):
             raise ValueError(f"the first four subwords must be special, got {symbols}")
+        changes = {  # of the pieces, unseen
+            "truncation": tokenizer.truncation,
+            "padding": tokenizer.padding,
+            "dropout of merges": getattr(tokenizer.model, "dropout", None),
+        }
+        for name, value in changes.items():
+            if value:
+                raise ValueError(f"subwords may have no {name}, got {value}")
         self._tokenizer = tokenizer
         self._tokenizer.encode_special_tokens = True  # typed, <eos> is five letters
         self.text = text
@@ -103,7 +111,9 @@ class SubwordTokenizer(Tokenizer):
             if found["kind"] != "subwords":
                 raise ValueError(f"kind {found['kind']!r:.40}")
             tokenizer = tk.Tokenizer.from_str(json.dumps(found["tokenizer"]))
-        except Exception as error:  # the library raises this class and no other
+        except BaseException as error:  # a panic of the library is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise ValueError(
                 f"not the description of subwords: {error!r:.80}"
             ) from None
