@@ -68,6 +68,14 @@ def test_rms_norm_equals_torchs(dtype):
     torch.testing.assert_close(ours(x), expected(x))
 
 
+def test_rms_norm_is_exact_in_float64() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
+    norm, expected = RMSNorm(16).double(), nn.RMSNorm(16, eps=1e-6).double()
+    torch.testing.assert_close(norm(x), expected(x), rtol=1e-14, atol=1e-14)
+    assert torch.autograd.gradcheck(norm, (x,))
+
+
 def test_scores_of_rotated_vectors_depend_on_the_distance_alone():
     query, key = torch.randn(2, 1, 3, 1, 8).expand(2, 1, 3, 20, 8)
     rotary = RotaryEmbedding(base=100.0)
@@ -145,6 +153,24 @@ def test_generation_is_theirs_from_prompts_of_unequal_length():
             eos_token_id=None,
         )
         assert continued == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_weights_may_have_any_one_dtype(dtype):
+    state = {name: weight.to(dtype) for name, weight in theirs().state_dict().items()}
+    state["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)  # old files
+    logits = from_llama(state, num_heads=4)(torch.tensor([[1, 2, 3]]))
+    assert logits.dtype == dtype
+
+
+def test_forward_reads_beyond_max_length_and_decoding_does_not():
+    model = Llama(dataclasses.replace(SMALL, max_length=8)).eval()
+    longer = Llama(SMALL).eval()
+    longer.load_state_dict(model.state_dict())
+    ids = torch.randint(50, (2, 50))
+    torch.testing.assert_close(model(ids), longer(ids), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="need 9 positions, the model has 8"):
+        greedy_search(LlamaDecoder(model), ids[:, :8], 2)
 
 
 def test_a_file_gives_the_same_model_back(tmp_path):
@@ -247,6 +273,40 @@ def test_a_llama_needs_a_decoder_of_its_own() -> None:
         (
             lambda: dataclasses.replace(SMALL, dropout=0.1),
             "a Llama is pre-norm and has no dropout, got .* dropout=0.1",
+        ),
+        *(
+            (
+                lambda name=name, value=value: dataclasses.replace(
+                    SMALL, **{name: value}
+                ),
+                f"{name} must be a finite number above 0, got {value!r}",
+            )
+            for name in ("rope_base", "norm_eps")
+            for value in (-1, 0, -1e3, "x", None, True, float("nan"), float("inf"))
+        ),
+        (lambda: RMSNorm(8, -1.0), "eps must be a finite number above 0, got -1.0"),
+        (lambda: RotaryEmbedding(0), "base must be a finite number above 0, got 0"),
+        (
+            lambda: dataclasses.replace(SMALL, d_model=36),
+            "d_k must be even, to make pairs, got 9",
+        ),
+        (
+            lambda: GroupedQueryAttention(36, 4, 2, RotaryEmbedding()),
+            "d_k must be even, to make pairs, got 9",
+        ),
+        (
+            lambda: exchange_parts(LanguageModelConfig(9, 36, 4), ["rotary"]),
+            "d_k must be even, to make pairs, got 9",
+        ),
+        *(
+            (
+                lambda name=name: from_llama(
+                    {**theirs().state_dict(), name: theirs().state_dict()[name].half()},
+                    num_heads=4,
+                ),
+                f"{name} is torch.float16 beside torch.float32, expected one dtype",
+            )
+            for name in ("lm_head.weight", "model.norm.weight")
         ),
         (
             lambda: from_llama({}, 4),

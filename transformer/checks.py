@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 __all__ = [
     "require_positive",
+    "require_above_zero",
     "require_dropout",
     "require_probability",
     "require_ids",
@@ -43,6 +44,18 @@ def require_positive(**sizes: int) -> None:
             raise ValueError(
                 f"{name} must be a whole number of at least 1, got {size!r}"
             )
+
+
+def require_above_zero(**numbers: float) -> None:
+    """Refuse, by name, anything but a finite number above 0.
+
+    Raises:
+        ValueError: naming the first value at fault.
+    """
+    for name, number in numbers.items():
+        real = isinstance(number, int | float) and not isinstance(number, bool)
+        if not real or not 0 < number < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, got {number!r}")
 
 
 def require_probability(**shares: float) -> None:

@@ -24,7 +24,7 @@ from transformer.beyond.modern import (
     RotaryEmbedding,
     SwiGLU,
 )
-from transformer.checks import load_strictly, require_positive
+from transformer.checks import load_strictly, require_above_zero, require_positive
 from transformer.encoder import EncoderLayer, Residual
 from transformer.multi_head import KeysValues
 
@@ -54,6 +54,10 @@ class LlamaConfig(LanguageModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(num_kv_heads=self.num_kv_heads)
+        require_above_zero(rope_base=self.rope_base, norm_eps=self.norm_eps)
+        d_k = self.d_model // self.num_heads
+        if d_k % 2:
+            raise ValueError(f"d_k must be even, to make pairs, got {d_k}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 "num_kv_heads must divide num_heads, "
@@ -67,7 +71,14 @@ class LlamaConfig(LanguageModelConfig):
 
 
 class Llama(LanguageModel):
-    """Llama (Touvron et al. 2023): a language model with its parts exchanged."""
+    """Llama (Touvron et al. 2023): a language model with its parts exchanged.
+
+    Rotary positions have no end: the forward pass reads texts longer than
+    `config.max_length`; cached decoding does not.
+
+    Raises:
+        ValueError: for token ids outside the vocabulary, of the wrong dtype or empty.
+    """
 
     config_class: ClassVar[type[LanguageModelConfig]] = LlamaConfig
 
@@ -171,8 +182,8 @@ def from_llama(
     `rope_type` than "default" is not ours. The model is in evaluation mode.
 
     Raises:
-        ValueError: naming the first tensor that is missing, unknown or misshapen, and
-            what `LlamaConfig` refuses.
+        ValueError: naming the first tensor that is missing, unknown, misshapen or of
+            another dtype, and what `LlamaConfig` refuses.
     """
     layer = "model.layers.0"
     need = (
@@ -184,6 +195,13 @@ def from_llama(
         if name not in state or state[name].dim() != 2:
             raise ValueError(f"not the weights of a Llama: no matrix {name}")
     table, gate, key = (state[name] for name in need)
+    # Older files keep the rates of the positions, in float32.
+    state = {n: x for n, x in state.items() if not n.endswith(".rotary_emb.inv_freq")}
+    for name, weight in state.items():
+        if weight.dtype != table.dtype:
+            raise ValueError(
+                f"{name} is {weight.dtype} beside {table.dtype}, expected one dtype"
+            )
     require_positive(num_heads=num_heads)
     d_k = table.size(1) // num_heads
     output = state.get("lm_head.weight", table)
@@ -203,8 +221,6 @@ def from_llama(
     )
     ours: dict[str, Tensor] = {"output.weight": output.detach().clone()}
     for name, weight in state.items():
-        if name.endswith(".rotary_emb.inv_freq"):  # older files keep the rates
-            continue
         for their_name, our_name in _LLAMA_NAMES:
             name = name.replace(their_name, our_name)
         ours[name] = weight.detach().clone()

@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
-from transformer.checks import require_mask, require_pairs, require_positive
+from transformer.checks import (
+    require_above_zero,
+    require_mask,
+    require_pairs,
+    require_positive,
+)
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Residual
 from transformer.multi_head import KeysValues
@@ -33,19 +38,21 @@ class RMSNorm(nn.Module):
     Zhang and Sennrich (2019). Layer norm that neither subtracts a mean nor adds a bias.
 
     Raises:
-        ValueError: for a size below 1.
+        ValueError: for a size below 1, or an `eps` that is not above 0.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
         require_positive(d_model=d_model)
+        require_above_zero(eps=eps)
         self.weight = nn.Parameter(torch.ones(d_model))
         self.eps = eps
 
     def forward(
         self, x: Float[Tensor, "*batch d_model"]
     ) -> Float[Tensor, "*batch d_model"]:
-        exact = x.float()  # in float16 the squares would overflow
+        # In float16 the squares would overflow.
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = exact.square().mean(dim=-1, keepdim=True)
         return self.weight * (exact * (mean_square + self.eps).rsqrt()).to(x.dtype)
 
@@ -58,11 +65,12 @@ class RotaryEmbedding(nn.Module):
     parameters and no longest length.
 
     Raises:
-        ValueError: for an odd number of columns.
+        ValueError: for an odd number of columns, or a base that is not above 0.
     """
 
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
+        require_above_zero(base=base)
         self.base = base
 
     def forward(
@@ -91,7 +99,8 @@ class GroupedQueryAttention(nn.Module):
 
     Raises:
         ValueError: when num_heads does not divide d_model or num_kv_heads does not
-            divide num_heads, a size is below 1, or a mask does not fit.
+            divide num_heads, a size is below 1, d_k is odd and to be turned, or a mask
+            does not fit.
     """
 
     def __init__(
@@ -116,6 +125,8 @@ class GroupedQueryAttention(nn.Module):
                 f"got {num_kv_heads} and {num_heads}"
             )
         self.num_heads, self.d_k = num_heads, d_model // num_heads
+        if rotary is not None and self.d_k % 2:
+            raise ValueError(f"d_k must be even, to make pairs, got {self.d_k}")
         self.rotary = rotary
         self.query_proj = nn.Linear(d_model, d_model, bias)
         self.key_proj = nn.Linear(d_model, num_kv_heads * self.d_k, bias)
