@@ -94,6 +94,7 @@ def test_every_field_is_documented():
         ({"ema_decay": 1.0}, r"ema_decay must lie in \[0, 1\), got 1.0"),
         ({"learning_rate": 0.0}, "learning_rate must be a number above 0, got 0.0"),
         ({"max_grad_norm": 0}, "max_grad_norm must be a number above 0, got 0"),
+        ({"max_grad_norm": None}, "max_grad_norm must be a number above 0, got None"),
         ({"max_grad_norm": float("nan")}, "above 0, got nan"),
         ({"max_grad_norm": "1"}, "above 0, got '1'"),
         ({"learning_rate": float("inf")}, "learning_rate must be finite, got inf"),

@@ -91,7 +91,8 @@ class TrainingConfig:
         for name in ("learning_rate", "max_grad_norm"):
             value = getattr(self, name)
             number = isinstance(value, int | float)
-            if value is not None and not (number and value > 0):
+            paper = name == "learning_rate" and value is None
+            if not paper and not (number and value > 0):
                 raise ValueError(f"{name} must be a number above 0, got {value!r}")
         if self.learning_rate == math.inf:
             raise ValueError("learning_rate must be finite, got inf")
