@@ -1,5 +1,7 @@
 """Chapter 18: the encoder over patches of a series and of images."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -134,9 +136,11 @@ def test_the_loss_is_the_gaussians_without_its_constant():
 
 def test_the_loss_is_least_at_the_true_mean_and_deviation():
     actual = torch.randn(1, 4000) * 3 + 2
-    best = forecast_loss(Forecast(*(torch.full((1, 1), x) for x in (2.0, 3.0))), actual)
+    best = forecast_loss(
+        Forecast(*(torch.full((1, 4000), x) for x in (2.0, 3.0))), actual
+    )
     for mean, std in ((1.0, 3.0), (3.0, 3.0), (2.0, 2.0), (2.0, 4.0)):
-        other = Forecast(torch.full((1, 1), mean), torch.full((1, 1), std))
+        other = Forecast(*(torch.full((1, 4000), x) for x in (mean, std)))
         assert forecast_loss(other, actual) > best + 0.02
 
 
@@ -191,6 +195,21 @@ def test_both_learn():
         (
             lambda: forecaster(1)(torch.randn(1, 1025)),
             r"positions must lie in 0\.\.1023, got 0\.\.1024",
+        ),
+        *(
+            (
+                lambda shape=shape: forecast_loss(
+                    Forecast(torch.zeros(4, 3), torch.ones(4, 3)), torch.zeros(shape)
+                ),
+                re.escape(f"one shape, got {shape}, {(4, 3)} and {(4, 3)}"),
+            )
+            for shape in ((4, 1), (3,), (4, 2))
+        ),
+        (
+            lambda: forecast_loss(
+                Forecast(torch.zeros(4, 3), torch.ones(4, 1)), torch.zeros(4, 3)
+            ),
+            re.escape(f"one shape, got {(4, 3)}, {(4, 3)} and {(4, 1)}"),
         ),
         (lambda: image_patches(torch.randn(1, 8, 8), 0), "size must be .* got 0"),
         (

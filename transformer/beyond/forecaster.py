@@ -32,7 +32,16 @@ def forecast_loss(
     """Gaussian negative log-likelihood, mean over all steps, without its constant.
 
     For an error of given size it is least where the deviation is that size.
+
+    Raises:
+        ValueError: for a mean, deviation and values that are not of one shape.
     """
+    shape, mean, std = (tuple(x.shape) for x in (actual, *forecast))
+    if not shape == mean == std:
+        raise ValueError(
+            "actual values, mean and std must have one shape, "
+            f"got {shape}, {mean} and {std}"
+        )
     errors = (actual - forecast.mean) / forecast.std
     return (errors.square() / 2 + forecast.std.log()).mean()
 
