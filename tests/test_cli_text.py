@@ -213,7 +213,7 @@ def files(book, whole, tmp_path_factory):
         ("generate --weights {lm} --top-p 0 x", "above 0, at most 1, got '0'"),
         ("generate --weights {lm} --seed -1 x", "got '-1'"),
         ("generate --weights {lm} 日本", "had the characters 日, 本"),
-        ("generate --weights {lm} .\x1b\ud800", "python"),
+        ("generate --weights {lm} .\x1b\ud800", "has the lone surrogate '\\ud800'"),
         ("generate --weights {lm} \ufeff", "at least one token"),
     ],
 )

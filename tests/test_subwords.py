@@ -216,3 +216,17 @@ def test_ctrl_c_while_a_description_is_read_goes_through(subwords, monkeypatch):
     monkeypatch.setattr("json.loads", interrupted)
     with pytest.raises(KeyboardInterrupt):
         SubwordTokenizer.from_json("{}")
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("text", ["tok", "raw"])
+def test_a_lone_surrogate_is_refused(text):
+    subwords = SubwordTokenizer.train(["le chat"], 30, text)
+    message = r"^a sentence has the lone surrogate '\\ud83d', which is no character$"
+    for use in (
+        *(subwords.encode, subwords.pieces, subwords.unknown_characters),
+        lambda sentence: SubwordTokenizer.train([sentence], 30, text),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use("le \ud83d chat")
+    assert subwords.encode("le chat")

@@ -144,6 +144,16 @@ def test_the_model_stays_as_it_is(joint):
     assert all(weight.requires_grad for weight in joint.model.parameters())
 
 
+def test_a_sentence_that_is_no_text_leaves_the_others_alone(joint):
+    errors = []
+    sentences = ["le chat", "le \ud83d chat", "le chat"]
+    found = joint.translate(sentences, on_error=lambda *each: errors.append(each))
+    assert found == [joint.translate("le chat"), "", joint.translate("le chat")]
+    ((index, error),) = errors
+    assert (index, type(error)) == (1, ValueError)
+    assert "the lone surrogate '\\ud83d'" in str(error)
+
+
 def test_weights_may_change_between_sentences(joint, subwords):
     sentences = ["le chat", "nous aimons les chiens", "elle a deux chiens"]
     before = joint.translate(sentences)

@@ -133,7 +133,11 @@ class SubwordTokenizer(Tokenizer):
         return int(self._tokenizer.get_vocab_size())
 
     def normalize(self, sentence: str) -> str:
-        """The sentence as it is encoded, and as `decode` gives one back."""
+        """The sentence as it is encoded, and as `decode` gives one back.
+
+        Raises:
+            ValueError: for a lone surrogate, which is no character; so in `encode`.
+        """
         return _normalize(sentence, self.text)
 
     def pieces(self, sentence: str) -> list[str]:
@@ -163,6 +167,10 @@ class SubwordTokenizer(Tokenizer):
 
 def _normalize(sentence: str, text: str) -> str:
     """One way for text in training, in evaluation and in use."""
+    if lone := re.search("[\ud800-\udfff]", sentence):
+        raise ValueError(
+            f"a sentence has the lone surrogate {lone[0]!r}, which is no character"
+        )
     if text == "tok":
         return moses_style(sentence)
     text = unicodedata.normalize("NFC", sentence.replace("\ufeff", ""))
