@@ -80,9 +80,9 @@ def real(least: float, most: float = math.inf) -> Callable[[str | float], float]
         except ValueError:
             number = math.nan
         if not least <= number <= most or math.isinf(number):
-            lowest = f"at least {least:g}" if least != TINY else "above 0"
+            lowest = f"of at least {least:g}" if least != TINY else "above 0"
             limits = lowest + f", at most {most:g}" * (most < math.inf)
-            raise typer.BadParameter(f"expected a number of {limits}, got {text!r}")
+            raise typer.BadParameter(f"expected a number {limits}, got {text!r}")
         return number
 
     return read
