@@ -230,3 +230,20 @@ def test_a_lone_surrogate_is_refused(text):
         with pytest.raises(ValueError, match=message):
             use("le \ud83d chat")
     assert subwords.encode("le chat")
+
+
+def test_ids_that_no_piece_has_are_refused(subwords):
+    size = subwords.vocab_size
+    assert subwords.decode([0, 1, 2]) == ""
+    for wrong in (-1, size, 2**40):
+        with pytest.raises(ValueError, match=rf"in 0\.\.{size - 1}, got {wrong}$"):
+            subwords.decode([5, wrong])
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("text", ["tok", "raw"])
+@pytest.mark.parametrize("vocab_size", [10**9, 2**70])
+def test_more_pieces_than_a_text_can_give_take_no_memory(text, vocab_size):
+    sentences = ["abcdefgh Hunde, was?", "x" * 64, "é", "l'été!"]
+    found = SubwordTokenizer.train(sentences, vocab_size, text)
+    assert found.to_json() == SubwordTokenizer.train(sentences, 10_000, text).to_json()

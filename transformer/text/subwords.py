@@ -80,14 +80,17 @@ class SubwordTokenizer(Tokenizer):
             steps.append(tk.pre_tokenizers.Split(pattern, "isolated"))
         tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(steps)
         tokenizer.decoder = tk.decoders.Metaspace()
-        trainer = tk.trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            special_tokens=list(SUBWORD_SYMBOLS),
-            show_progress=False,
-        )
         long_word = re.compile(rf"(\S{{{_LONGEST_WORD}}})\S+")
         texts = [long_word.sub(r"\1", _normalize(each, text)) for each in sentences]
         require_positive(sentences=len(texts))
+        # The library makes room for all it is asked for. A letter is at most one piece,
+        # and so is a merge, after which there is one less to merge.
+        most = len(SUBWORD_SYMBOLS) + 2 * sum(len(each) + 1 for each in texts)
+        trainer = tk.trainers.BpeTrainer(
+            vocab_size=min(vocab_size, most),
+            special_tokens=list(SUBWORD_SYMBOLS),
+            show_progress=False,
+        )
         tokenizer.train_from_iterator(texts, trainer)
         least = tokenizer.get_vocab_size()
         if least > vocab_size:
@@ -149,7 +152,15 @@ class SubwordTokenizer(Tokenizer):
         return list(self._encoding(sentence).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The sentence that the pieces make; special symbols are left out."""
+        """The sentence that the pieces make; special symbols are left out.
+
+        Raises:
+            ValueError: for an id that no piece has.
+        """
+        last = self.vocab_size - 1
+        for index in ids:
+            if not 0 <= index <= last:
+                raise ValueError(f"ids must lie in 0..{last}, got {index}")
         return str(self._tokenizer.decode(list(ids)))
 
     def unknown_characters(self, sentence: str) -> list[str]:
