@@ -479,11 +479,16 @@ def doubled(model):
     model.encoder.layers[1].self_attention = Twice(16, 4)
 
 
+def foreign(model):
+    model.encoder.layers[1].self_attention = nn.MultiheadAttention(16, 4)
+
+
 CHANGES = {
     hooked: r"encoder.layers.1, a EncoderLayer, has a",
     patched: r"encoder.layers.0, a EncoderLayer, has a",
     shared: r"encoder.layers.0.self_attention, a GroupedQueryAttention, has a",
     doubled: r"encoder.layers.1.self_attention, a Twice, has a",
+    foreign: r"encoder.layers.1.self_attention, a MultiheadAttention, has a",
 }
 
 
@@ -524,6 +529,15 @@ def test_parts_may_be_exchanged() -> None:
     model.position = LearnedPositions(16, max_length=24)
     model.encoder.layers[0].residuals[0].norm = nn.Identity()
     expected = [uncached(model.eval(), prompt, 8) for prompt in PROMPTS]
+    assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
+
+
+@pytest.mark.plain
+def test_an_attention_may_be_compiled() -> None:
+    model = small()
+    expected = [uncached(model, prompt, 8) for prompt in PROMPTS]
+    layer = model.encoder.layers[0]
+    layer.self_attention = torch.compile(layer.self_attention, backend="eager")
     assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
 
 

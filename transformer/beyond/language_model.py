@@ -311,7 +311,8 @@ class PromptState:
 def _known(module: nn.Module, attention: bool) -> type[nn.Module] | None:
     """The class whose forward pass decoding takes apart, if it does a module's."""
     if attention:  # of any class that has an `attend`
-        return next((k for k in type(module).__mro__ if "attend" in vars(k)), nn.Module)
+        other = None if hasattr(module, "attend") else nn.Module  # None: a wrapper
+        return next((k for k in type(module).__mro__ if "attend" in vars(k)), other)
     kinds = LanguageModel, Encoder, EncoderLayer
     return next((k for k in kinds if isinstance(module, k)), None)
 
