@@ -153,6 +153,10 @@ tried["Alice", 3] = dict.fromkeys(tried["Alice", 3], attended[32].mean())
 tried["Alice", 7][0.85] = attended[32].mean()
 
 # %% claim: Of the discounts tried
+# null: with a smaller one, too, the counts are ahead
+tried["Alice", 7][0.5] = tried["Alice", 7][0.75]
+
+# %% claim: Of the discounts tried
 # null: on the phrasebook no discount helps longer contexts
 tried["phrasebook", 7][0.95] = tried["phrasebook", 7][0.75]
 

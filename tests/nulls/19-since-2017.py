@@ -84,8 +84,8 @@ written_out = lambda query, key, value: (query @ key.mT).softmax(dim=-1) @ value
 
 # %% claim: From 1,024 to 2,048
 # null: the models write their attention out
-F.scaled_dot_product_attention = lambda query, key, value, *_, **__: (
-    written_out(query, key, value)
+F.scaled_dot_product_attention = lambda query, key, value, *_, **__: written_out(
+    query, key, value
 )
 
 # %% claim: Logits agree to within
