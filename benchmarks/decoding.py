@@ -203,10 +203,11 @@ def cases(
     lengths: Sequence[int],
     threads: Sequence[int],
     beams_of: Sequence[int],
+    batches: Sequence[int],
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Every race to run, and who is in it."""
     for size, count, batch, beams, length in itertools.product(
-        sizes, threads, (1, 32), beams_of, lengths
+        sizes, threads, batches, beams_of, lengths
     ):
         case = {"size": size, "threads": count, "batch": batch}
         names = [OURS, COMPILED, "chapter 13", *PEERS[:2]]
@@ -225,6 +226,7 @@ def main() -> None:
     ask.add_argument("--lengths", nargs="+", type=int, default=[16, 64, 256])
     ask.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     ask.add_argument("--beams", nargs="+", type=int, default=[1, 4])
+    ask.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     ask.add_argument("--rounds", type=int, default=5)
     ask.add_argument("--note", default="", help="what else is to be known of this run")
     ask.add_argument("--only", nargs="+", help="these contestants, and ours")
@@ -236,7 +238,11 @@ def main() -> None:
     started, runs = time.perf_counter(), []
     script = str(Path(__file__).resolve())
     for case, names in cases(
-        options.sizes, options.lengths, options.threads, options.beams
+        options.sizes,
+        options.lengths,
+        options.threads,
+        options.beams,
+        options.batches,
     ):
         if options.only:
             names = [name for name in names if name in (OURS, COMPILED, *options.only)]

@@ -9,7 +9,7 @@ from torch._inductor import config as inductor
 
 from tests.test_fast_decoding import BATCH, agree
 from tests.test_search import random_case, random_model
-from transformer.decoding import compiled, fast
+from transformer.decoding import compiled
 from transformer.decoding.compiled import CompiledDecoder, CompiledState
 from transformer.decoding.fast import FastState
 from transformer.decoding.search import greedy_search
@@ -70,7 +70,7 @@ def test_each_logit_is_the_whole_models(as_written, beam_size) -> None:
 def test_compiled_code_decodes_the_same(monkeypatch, large) -> None:
     """For one source and many, of any length, with any beam."""
     if large:  # as for a larger model
-        monkeypatch.setattr(fast, "_WORTH_ONEDNN", 1)
+        monkeypatch.setattr(compiled, "_LARGE", 1)
     model = random_model(3, num_decoder_layers=1)
     decoder = CompiledDecoder(model)
     for batch, beam_size in (([[3, 4, 5]], 3), (BATCH + [[8, 3, 9, 5, 7]] * 5, 4)):

@@ -210,6 +210,7 @@ class CompiledState:
 
 
 _FEW = 4  # rows: with eight the compiler's own products were no faster in trials
+_LARGE = 2**23  # multiplications: from there on oneDNN was faster in trials
 # The compiler's options, by who makes the products of a step.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "the compiler": {
@@ -264,7 +265,7 @@ class CompiledDecoder(FastDecoder):
         if rows <= _FEW:
             who = "the compiler"
         else:
-            large = self.layers[0].expand.is_worth_onednn(rows)
+            large = rows * self.layers[0].expand.weight.numel() >= _LARGE
             who = "oneDNN" if large else "PyTorch"
         if who not in self._steps:
             inside = self.output if rows <= _FEW else None
