@@ -75,7 +75,17 @@ def test_compiled_code_decodes_the_same(monkeypatch, large) -> None:
     decoder = CompiledDecoder(model)
     for batch, beam_size in (([[3, 4, 5]], 3), (BATCH + [[8, 3, 9, 5, 7]] * 5, 4)):
         agree(model, batch, beam_size=beam_size, decoder=decoder)
+    agree(model, [[3]], 1, beam_size=1, decoder=decoder)
     assert [*decoder._steps] == ["the compiler", "oneDNN" if large else "PyTorch"]
+
+
+def test_the_default_dtype_does_not_matter(as_written) -> None:
+    model = random_model(3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        agree(model, decoder=CompiledDecoder(model))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_changed_model_is_compiled_again(as_written) -> None:

@@ -396,6 +396,21 @@ def test_layers_with_different_numbers_of_heads_are_not_packed():
     assert not packable_weights(model)
 
 
+@pytest.mark.parametrize("how", ["hook", "decode", "forward"])
+def test_a_whole_model_that_was_changed_later_is_refused(how):
+    model = random_model()
+    fast = FastDecoder(model)
+    greedy_search(fast, BATCH, 8)
+    if how == "hook":
+        model.register_forward_hook(lambda *_: None)
+    else:
+        setattr(model, how, lambda *_: None)
+    with pytest.raises(
+        ValueError, match=r"the model, a Transformer, has .* of its own"
+    ):
+        greedy_search(fast, BATCH, 8)
+
+
 def test_under_autocast_decoding_is_plain():
     model = random_model(29, sharp=8)
     with torch.autocast("cpu", torch.bfloat16):

@@ -161,7 +161,7 @@ class CompiledState:
         memory, beam = state.memory, state.beam_size
         layers, _, sources, heads, length, d_k = memory.shape
         positions = state.past[0].size(3) // beam
-        own = torch.eye(beam).log().repeat(sources, 1, positions)
+        own = torch.eye(beam, dtype=memory.dtype).log().repeat(sources, 1, positions)
         ancestry = torch.cat((own.new_full((sources, beam, 1), -math.inf), own), dim=2)
         slots = ancestry.size(2)
         past = memory.new_empty(sources, layers, 2, heads, slots, d_k)
@@ -209,8 +209,9 @@ class CompiledState:
             before.copy_(before.gather(1, parents.expand_as(before)))
 
 
-_FEW = 4  # rows: with eight the compiler's own products were no faster in trials
-_LARGE = 2**23  # multiplications: from there on oneDNN was faster in trials
+_FEW = 4  # rows: with eight the compiler's own products were no faster
+# Multiplications of the expanding map: in trials oneDNN lost at 2**22, won at 2**24.
+_LARGE = 2**23
 # The compiler's options, by who makes the products of a step.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "the compiler": {
@@ -288,14 +289,15 @@ def _compile(step: CompiledStep, options: dict[str, Any]) -> _Run:
     heads = step.layers[0].heads
     layers, d_model = len(step.layers), step.table.size(1)
     room = 2, layers, 2, heads
+    zeros = step.table.new_zeros  # of its dtype, whatever the default is
     example = (
         torch.zeros(2, 3, dtype=torch.long),
-        torch.zeros(d_model),
-        torch.zeros(5),
-        torch.zeros(*room, 18, d_model // heads),
-        torch.zeros(2, 3, 18),
-        torch.zeros(layers, 2, 2, heads, 7, d_model // heads),
-        torch.zeros(2, 7),
+        zeros(d_model),
+        zeros(5),
+        zeros(*room, 18, d_model // heads),
+        zeros(2, 3, 18),
+        zeros(layers, 2, 2, heads, 7, d_model // heads),
+        zeros(2, 7),
     )
     free = torch.export.Dim.AUTO
     sizes = (

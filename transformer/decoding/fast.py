@@ -273,9 +273,9 @@ class FastDecoder:
     """A model packed for fast decoding: searches are to find what plain ones find.
 
     The weights are packed at the first search, and again at the next one
-    after they have changed, in place or by replacement. A change through `.data` is
-    noticed only where it touches the first 32 numbers of a weight's first row: make a
-    new FastDecoder after any other. What packed weights cannot follow exactly
+    after they have changed, in place or by replacement. A change of numbers through
+    `.data` is noticed only among the first 32 of a weight's first row, or of a bias:
+    make a new FastDecoder after any other. What packed weights cannot follow exactly
     is decoded by the plain cache instead: half precision and autocast, modules with
     hooks, and those that are not the book's own (LoRA, quantisation, another
     activation). In float32 logits may differ from the plain ones in their last bits.

@@ -134,7 +134,8 @@ def generate(
 ) -> list[list[int]]:
     """Decode a batch one token a step; a row that ends leaves the batch.
 
-    `choose` is given logits, (rows, vocabulary), and picks the next token of each row.
+    `choose` is given logits, (rows, vocabulary), and picks the next token of each row,
+    an int64 id; logits that are not finite are for it to refuse.
     """
     decoder = as_decoder(decoder)
     config = decoder.model.config

@@ -96,6 +96,7 @@ _PACKED = {
     nn.Linear,
     nn.ModuleList,
 }
+_WHOLE = {"encode", "decode", "forward"}
 _ATTENTION = {name for name in vars(MultiHeadAttention) if not name.startswith("__")}
 
 
@@ -111,7 +112,9 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
         return []
     if _has_global_hooks():
         return []
-    if "encode" in vars(model) or type(model).encode is not Transformer.encode:
+    if type(model).encode is not Transformer.encode or vars(model).keys() & _WHOLE:
+        return []
+    if model._forward_hooks or model._forward_pre_hooks:
         return []
     weights: list[nn.Parameter] = []
     heads, output = model.config.num_heads, model.output

@@ -29,7 +29,8 @@ class Translator:
     """A model with the tokenizers of both its languages: sentences in, sentences out.
 
     The tokenizers may be one and the same. `languages` are the codes of source and
-    target. The model stays in the mode it is in; its weights may change between calls.
+    target. The model stays in the mode it is in; its weights may change between calls,
+    but through `.data` only as far as `FastDecoder` notices.
 
     Raises:
         ValueError: when a tokenizer has another size than the model's table or other
@@ -126,8 +127,9 @@ class Translator:
     ) -> str | list[str]:
         """Translate a sentence, or each of several, by beam search; 1 beam is greedy.
 
-        A blank sentence stays blank. A translation is cut after `max_length` tokens, or
-        if that is not given, at about twice the tokens of its own source and ten more.
+        A blank sentence stays blank. A translation is cut after `max_length` tokens; if
+        that is not given, after ten more than twice the tokens of its own source,
+        these rounded up to eights, or at the model's positions.
         Batches are of similar length. With `on_error`, a sentence that cannot be
         encoded stays blank too, and its index (0 for a sentence alone) and the error
         are passed on; without, the error is raised.
