@@ -297,7 +297,7 @@ class FastDecoder:
         self._probe = torch.empty(0)
 
     def __reduce__(self) -> tuple[type["FastDecoder"], tuple[nn.Module]]:
-        """Copied and pickled as its model: packed weights are made again."""
+        """A copy, on disk too, has the model alone, and packs its weights again."""
         return type(self), (self.model,)
 
     def prefill(
