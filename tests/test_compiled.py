@@ -38,14 +38,17 @@ def test_random_models_are_decoded_the_same(as_written) -> None:
         assert decoder._steps
 
 
+@pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_each_logit_is_the_whole_models(as_written, beam_size) -> None:
+def test_each_logit_is_the_whole_models(as_written, beam_size, alike) -> None:
     model = random_model(5).eval()
     source = torch.tensor([[3, 4, 5], [6, 0, 0], [7, 8, 0]])
     with torch.inference_mode():
         state = CompiledDecoder(model).prefill(source, 6, beam_size)
         assert isinstance(state, CompiledState)
         tokens = torch.ones(3 * beam_size, 1, dtype=torch.int64)
+        if not alike:  # a search begins with bos: another caller need not
+            tokens = torch.arange(len(tokens))[:, None] % 7 + 2
         for kept in ([0, 1, 2], [0, 2], [0, 1], [1], [0]):
             logits = state.step(tokens[:, -1])
             rows = source.repeat_interleave(beam_size, 0)

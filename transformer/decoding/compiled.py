@@ -176,19 +176,25 @@ class CompiledState:
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
         beam, filled = self.ancestry.size(1), self.filled
+        groups, ancestry = tokens.view(-1, beam), self.ancestry
+        # Hypotheses that have nothing yet but the same token are computed once.
+        alike = filled == 1 < beam and bool((groups == groups[:, :1]).all())
+        if alike:
+            groups, ancestry = groups[:, :1].contiguous(), ancestry[:, :1].contiguous()
         inputs = [
-            tokens.view(-1, beam),
+            groups,
             self.table[(filled - 1) // beam],
             self.counter[:filled],
             self.past,
-            self.ancestry,
+            ancestry,
             self.memory,
             self.hidden,
         ]
         x, stored = self.compiled.run(inputs)
         self.filled += beam
         self.past[..., filled : self.filled, :] = stored
-        return x if self.compiled.output is None else self.compiled.output(x)
+        logits = x if self.compiled.output is None else self.compiled.output(x)
+        return logits.repeat_interleave(beam, dim=0) if alike else logits
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""

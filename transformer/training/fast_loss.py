@@ -113,7 +113,7 @@ def chunked_loss(
     labels: Int[Tensor, "*positions"],
     smoothing: float = 0.1,
     pad_id: int = PAD_ID,
-    chunk_size: int = 256,
+    chunk_size: int = 512,
     reduction: str = "mean",
 ) -> Float[Tensor, ""]:
     """Label-smoothed cross-entropy of a linear map's outputs, chunk by chunk.
