@@ -157,23 +157,23 @@ products["microseconds"]["the compiler"] = [
     each / 2 for each in products["microseconds"]["PyTorch"]
 ]
 
-# %% claim: In the newest run the compiled step
+# %% claim: On both days the compiled step
 # null: the compiled step brings nothing over the packed one
-for run in newest["runs"]:
+for run in decoding["runs"]:
     run["compiled_ahead"] = {**run["ahead"], "ours": {"median": 1.0, "low": 1.0}}
 
-# %% claim: In the newest run the compiled step
+# %% claim: On both days the compiled step
 # null: other words
-newest["runs"][-1]["same_words"] = False
+decoding["runs"][0]["same_words"] = False
 
-# %% claim: In the newest run the compiled step
+# %% claim: On both days the compiled step
 # null: as fast as CTranslate2 for one sentence
-for run in newest["runs"]:
+for run in decoding["runs"]:
     run["compiled_ahead"]["CTranslate2"]["median"] = 1.0
 
-# %% claim: In the newest run the compiled step
+# %% claim: On both days the compiled step
 # null: level with Marian for thirty-two
-for run in newest["runs"]:
+for run in decoding["runs"]:
     if run["batch"] == 32:
         run["compiled_ahead"]["Marian"]["median"] = 1.0
 
