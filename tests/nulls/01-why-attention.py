@@ -17,17 +17,10 @@ whole_chains = lambda kind, clauses: chains_of(
 )
 
 # %% claim: In the stored runs, every run
-# null: the longer training makes no difference
+# null: six times the training makes no difference
 chains_of = whole_chains
 whole_chains = lambda kind, clauses: chains_of(
     kind.removesuffix(", six times"), clauses
-)
-
-# %% claim: In the stored runs, every run
-# null: the longer training is enough for all three
-chains_of = whole_chains
-whole_chains = lambda kind, clauses: chains_of(
-    "with attention" if kind == "without, six times" else kind, clauses
 )
 
 # %% claim: Attention gets the same from *Jane*
@@ -39,11 +32,11 @@ torch.Tensor.roll = lambda x, place: roll(x, place) * (1 + place) / 5
 # null: a recurrent network that keeps what it has
 math.tanh = lambda x: min(1.0, 2 * x)
 
-# %% claim: With $u = 0.5$ the state
+# %% claim: At *Jane* = 1, no $u$
 # null: a state that keeps what it has
 torch.tanh = lambda x: x
 
-# %% claim: With $u = 0.5$ the state
+# %% claim: At *Jane* = 1, no $u$
 # null: no score for *Jane*
 math.exp = lambda x: 1.0
 

@@ -22,11 +22,11 @@ output = scores.softmax(dim=-1) @ V
 # null: even weights
 output = V.mean(dim=0).expand(3, -1)
 
-# %% claim: An output is a weighted mean
+# %% claim: Each output is a mean of the three
 # null: mixed by other weights
 output = weights.roll(1, 1) @ V
 
-# %% claim: An output is a weighted mean
+# %% claim: Each output is a mean of the three
 # null: scores that are weights already
 scores = weights
 

@@ -156,9 +156,4 @@ Residual.forward = lambda self, x, sublayer: forward(self, self.dropout(x), subl
 
 # %% claim: In training each number
 # null: dropout does no harm
-for name in reversers:
-    score[name, "train"] = score[name, "eval"]
-
-# %% claim: In training each number
-# null: training with it makes no difference
-score["trained with", "train"] = score["trained without", "train"]
+score["train"] = score["eval"]

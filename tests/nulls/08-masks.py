@@ -22,14 +22,6 @@ padding = None
 # null: the mask in both
 change = 0.0
 
-# %% claim: The mask made from the lengths
-# null: one word less
-torch.tensor = lambda lengths, tensor=torch.tensor: tensor(lengths) - 1
-
-# %% claim: The mask made from the lengths
-# null: no sentence is shorter
-torch.tensor = lambda lengths, tensor=torch.tensor: tensor([max(lengths)] * 2)
-
 # %% claim: Masked scores give the same row
 # null: a number added to the forbidden score
 before = lambda scores: (scores - 2 * (~allowed).float()).softmax(-1)

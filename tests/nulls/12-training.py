@@ -97,11 +97,11 @@ with torch.no_grad():
     ids = make_batch(eight)
     logits = model(ids.source, ids.decoder_input)
     loss = label_smoothed_loss(logits, ids.labels).item()
-fitted["nothing"] = loss, exact_match(model, eight)
+fitted["complete model"] = loss, exact_match(model, eight)
 
 # %% claim: After a hundred steps the complete
 # null: a model without residuals fits too
-fitted["residuals"] = fitted["nothing"]
+fitted["no residuals"] = fitted["complete model"]
 
 # %% claim: After a hundred steps the complete
 # null: the model that sees later words is the complete one
@@ -109,7 +109,7 @@ leaky = model
 
 # %% claim: After a hundred steps the complete
 # null: the missing mask shows
-fitted["causal mask"] = fitted["residuals"]
+fitted["no causal mask"] = fitted["no residuals"]
 
 # %% claim: At least 98% of the held-out
 # null: an untrained model

@@ -76,20 +76,20 @@ inside["encoder"] = inside["GRU"] = [0.8] * 3
 # null: the autoregression's are as narrow as the encoder's
 inside["autoregression"] = inside["encoder"]
 
-# %% claim: Four of six peaks
+# %% claim: With windows at nine scales
 # null: the years in another order
 series = series[torch.randperm(len(series))]
 
-# %% claim: Four of six peaks
+# %% claim: With windows at nine scales
 # null: the later cycles are as high as the earlier ones
 series = torch.cat((series[:244], series[100:165]))
 
-# %% claim: Four of six peaks
+# %% claim: With windows at nine scales
 # null: the lead is the same in all years
 lead = errors["encoder"].mean() - errors["autoregression"].mean()
 errors["encoder"] = errors["autoregression"].expand(3, -1, -1) + lead
 
-# %% claim: Four of six peaks
+# %% claim: With windows at nine scales
 # null: windows at other scales change nothing
 errors["at nine scales"] = errors["encoder"]
 
