@@ -198,6 +198,9 @@ def train_a_step(model, make_optimizer) -> None:
         lambda model: setattr(
             model, "target_embedding", random_model(8).target_embedding
         ),
+        lambda model: setattr(model.encoder.layers[0].residuals[1].norm, "eps", 9.0),
+        lambda model: setattr(model.decoder.layers[0].residuals[1].norm, "eps", 9.0),
+        lambda model: setattr(model.decoder.layers[0].residuals[2], "norm_first", True),
     ],
 )
 def test_a_changed_model_is_packed_again(change):

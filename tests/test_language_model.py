@@ -348,9 +348,10 @@ def test_files_that_are_refused(write, message, tmp_path) -> None:
         LanguageModel.load(path)
 
 
-def test_a_reserved_key_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="'config', it is reserved"):
-        small().save(tmp_path / "x", {"config": "{}"})
+@pytest.mark.parametrize("key", ["config", "kind"])
+def test_a_reserved_key_is_refused(tmp_path, key) -> None:
+    with pytest.raises(ValueError, match=f"'{key}', it is reserved"):
+        small().save(tmp_path / "x", {key: "{}"})
 
 
 @pytest.mark.plain

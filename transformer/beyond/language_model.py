@@ -165,12 +165,13 @@ class LanguageModel(nn.Module):
             ValueError: naming a key of `metadata` that is reserved, or a tensor that
                 `load` would refuse.
         """
-        if metadata and "config" in metadata:
-            raise ValueError("metadata may not have the key 'config', it is reserved")
         config = json.dumps(dataclasses.asdict(self.config))
+        own = {"config": config, "kind": type(self).__name__}
+        for key in own.keys() & (metadata or {}).keys():
+            raise ValueError(f"metadata may not have the key {key!r}, it is reserved")
         sketch = self._one_layer(self.config)
         tensors = loadable(self.state_dict(), sketch, encoder=self.config.num_layers)
-        write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
+        write_checkpoint(Path(path), tensors, {**(metadata or {}), **own})
 
     @classmethod
     def load(cls: type[_Kind], path: str | os.PathLike[str]) -> _Kind:

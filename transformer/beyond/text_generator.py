@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, PromptDecoder
 from transformer.beyond.llama import Llama, LlamaDecoder
 from transformer.checkpoint import read_checkpoint
@@ -76,8 +77,8 @@ class TextGenerator:
         path = Path(path)
         path = path / "model.safetensors" if path.is_dir() else path
         metadata = read_checkpoint(path)[1]
-        modern = '"num_kv_heads"' in metadata.get("config", "")
-        model = (Llama if modern else LanguageModel).load(path)
+        kinds: dict[str, type[LanguageModel]] = {"Llama": Llama, "GPT2": GPT2}
+        model = kinds.get(metadata.get("kind", ""), LanguageModel).load(path)
         tokenizer = metadata.get("tokenizer")
         try:
             if tokenizer is None:

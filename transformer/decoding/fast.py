@@ -293,6 +293,7 @@ class FastDecoder:
         self.model = CachedDecoder(model).model
         self._weights: list[nn.Parameter] = []
         self._versions: list[tuple[int, int, int]] = []
+        self._norms: list[tuple[float, bool]] = []
         self._views: list[Tensor] = []
         self._probe = torch.empty(0)
 
@@ -346,14 +347,18 @@ class FastDecoder:
         through `.data`: a few numbers of each weight are compared as well. Of a model
         made in inference mode no changes are counted: all numbers are compared.
         """
+        encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
+        layers = cast("list[EncoderLayer | DecoderLayer]", [*encoder, *decoder])
+        parts = [cast("Residual", one) for layer in layers for one in layer.residuals]
+        norms = [(one.norm.eps, one.norm_first) for one in parts]
         counted = not any(weight.is_inference() for weight in weights)
         now = [
             (id(weight), weight.data_ptr(), weight._version if counted else 0)
             for weight in weights
         ]
-        if now == self._versions and torch.cat(self._views).equal(self._probe):
+        same = now == self._versions and norms == self._norms
+        if same and torch.cat(self._views).equal(self._probe):
             return
-        encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
         cross = [layer.cross_attention for layer in decoder]
         maps = [each for one in cross for each in (one.key_proj, one.value_proj)]
         with torch.inference_mode(False), torch.no_grad():  # of use outside of it
@@ -369,4 +374,4 @@ class FastDecoder:
         self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)
         # Last: another thread may look at them. Weights are kept, so their ids stay.
-        self._weights, self._versions = weights, now
+        self._weights, self._norms, self._versions = weights, norms, now
