@@ -345,7 +345,8 @@ class FastDecoder:
 
         PyTorch counts the changes of each tensor, but not those by a fused optimiser or
         through `.data`: a few numbers of each weight are compared as well. Of a model
-        made in inference mode no changes are counted: all numbers are compared.
+        made in inference mode no changes are counted: all numbers are compared. What
+        norms have beside weights is compared, too.
         """
         encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
         layers = cast("list[EncoderLayer | DecoderLayer]", [*encoder, *decoder])
