@@ -26,7 +26,7 @@ def run(client, code):
 
 ok, imported = run(first, "import sys; x = 1; print('colorsys' in sys.modules)")
 assert (ok, imported) == ("ok", "True\\n")
-print(run(first, "import os; print(os.getcwd(), os.getpid())")[1])
+print(run(first, "import os; print(os.getcwd(), os.getpid())")[1], flush=True)
 assert run(second, "x")[0] == "error"
 second.execute("print('on')\\nwhile True: pass", stop_on_error=False)
 while second.get_iopub_msg(timeout=60)["content"].get("text") != "on\\n":
