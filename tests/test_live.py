@@ -21,6 +21,7 @@ from transformer.training.config import TrainingConfig
 from transformer.training.loop import train
 
 pytestmark = pytest.mark.plain  # nothing here is about shapes
+BOOK = Path(__file__).parent.parent / "book"
 SENTENCE = "Jane visite l'Afrique en septembre"
 
 
@@ -268,6 +269,23 @@ def test_a_switch_shows_the_answer_before_and_after(phrasebook: Reader) -> None:
     assert phrasebook.words != ["Jane", "visits", "Africa", "in", "September"]
     different = phrasebook.page.locator(".live-words .live-differs").all_inner_texts()
     assert [text.split()[0] for text in different] == phrasebook.words
+
+
+def test_the_square_root_does_what_chapter_4_says_of_it(
+    reader: Reader, file: str
+) -> None:
+    chapter = (BOOK / "04-attention.md").read_text(encoding="utf-8")
+    state = re.search(r":state: (.*at=e1\.self.*)", chapter)
+    said = re.search(r"\*Jane\* in this row rises from (\d.\d+) to (\d.\d+)", chapter)
+    assert state is not None
+    assert said is not None
+    reader.open(f"{file}#{state[1]}")
+    words = reader.words
+    jane = reader.page.locator(".live-row-table tbody tr").first.locator("b")
+    for scale, weight in zip((True, False), said.groups(), strict=True):
+        reader.key("off-scale").set_checked(scale)
+        assert f"{float(jane.inner_text()):.2f}" == weight
+        assert reader.words == words
 
 
 def test_heads_are_switched_in_their_part_and_in_the_grid(phrasebook: Reader) -> None:

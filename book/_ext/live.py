@@ -138,7 +138,7 @@ class LiveHero(Live):
         size = sum(weight.numel() for weight in model.parameters())
         lines = (
             '<div class="live live-hero">',
-            '<p class="live-hero-title">Type French. Watch a Transformer answer.</p>',
+            '<p class="live-hero-title">Change a word. Watch a Transformer answer.</p>',
             f'<form action="{self.up}{PAGE}" method="get">',
             '<label for="live-hero">A sentence in French</label>',
             f'<span><input id="live-hero" name="s" value="{html.escape(SENTENCE)}" '

@@ -28,11 +28,11 @@ trained[id_of["Tombouctou"]] *= 0.99
 # null: no training
 trained = start
 
-# %% claim: With gradient descent *en* moves
+# %% claim: With gradient descent each of the four
 # null: Adam in both
 moved["gradient descent"] = moved["Adam"]
 
-# %% claim: With gradient descent *en* moves
+# %% claim: With gradient descent each of the four
 # null: gradient descent in both
 moved["Adam"] = moved["gradient descent"]
 
