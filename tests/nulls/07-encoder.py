@@ -125,15 +125,15 @@ right["pre-norm"] = right["post-norm"]
 # null: entries grow in both
 size["post-norm, warm-up"] = size["pre-norm, warm-up"]
 
-# %% claim: At equal size two layers
+# %% claim: At equal size and in 300 steps
 # null: the number of layers makes no difference
 hops["one layer"] = hops["two layers"]
 
-# %% claim: At equal size two layers
+# %% claim: At equal size and in 300 steps
 # null: neither learns
 hops["two layers"] = hops["one layer"]
 
-# %% claim: At equal size two layers
+# %% claim: At equal size and in 300 steps
 # null: one layer of half the size
 weight["one layer"] //= 2
 

@@ -155,7 +155,7 @@ def _preset(
 
 
 # Tiny has the sizes of Transformer-Tiny (Wu et al. 2021), small and toy were found by
-# trying, base has the paper's.
+# trying, base has the paper's widths and layers.
 PRESETS = {
     "tiny": _preset(batch_tokens=2048, learning_rate=0.005, warmup_steps=2000),
     "small": _preset(
