@@ -147,7 +147,8 @@ class LiveHero(Live):
             "</form>",
             self.still(SENTENCE),
             f"<p>{size:,} parameters and {len(all_heads(model))} heads, in one page, "
-            "each number in view. Nothing is sent anywhere.</p>",
+            "and every number that they make of your sentence. Nothing is sent "
+            "anywhere.</p>",
             "</div>",
         )
         return [nodes.raw("", "\n".join(lines), format="html")]

@@ -658,7 +658,7 @@ function mount(root, data) {
         h("dt", {}, "Sum: q · k"), h("dd", {}, number(sum, 3)),
         scaled && [h("dt", {}, `Divided by √${d_k} = ${number(Math.sqrt(d_k), 3)}`), h("dd", {}, number(sum / Math.sqrt(d_k), 3))],
         attended(part, query, key)
-          ? [h("dt", {}, "Softmax: e to that, over the sum for all keys"), h("dd", {}, `1 ÷ ${others < 1e4 ? number(others, 3) : others.toExponential(1)} = ${number(1 / others, 3)}`)]
+          ? [h("dt", {}, "Softmax: 1 over the sum, for all keys, of e to (its score − this one)"), h("dd", {}, `1 ÷ ${others < 1e4 ? number(others, 3) : others.toExponential(1)} = ${number(1 / others, 3)}`)]
           : [h("dt", {}, "Masked"), h("dd", {}, "0")],
         state.edits.has(edit) && [h("dt", {}, "Set by hand"), h("dd", {}, number(weight[key], 3))]),
     ];
