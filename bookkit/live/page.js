@@ -430,15 +430,14 @@ function mount(root, data) {
 
   function drawNext() {
     const so_far = view.inputs.slice(1).map(targetText).join(" ");
-    const most = Math.max(...view.ranked.map(({ id, probability }) => Math.max(probability, Math.exp(view.wholeLogged[id]))), 0.01);
     return section("next",
       h("h2", {}, "The next token", so_far && [" after ", quoted(so_far)]),
       h("ol", { class: "live-next" }, view.ranked.map(({ id, probability }) => {
         const before = Math.exp(view.wholeLogged[id]);
         return h("li", {}, button(`next-${id}`, { "aria-pressed": String(id === view.tokens[view.at]), onclick: () => force(id),
           "aria-label": `${targetText(id)}, ${percent(probability)}${changes() ? `, in the whole model ${percent(before)}` : ""}: continue with it` }, targetText(id)),
-          h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${(100 * probability) / most}%` } }),
-            changes() && h("u", { style: { width: `${(100 * before) / most}%` } })),
+          h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * probability}%` } }),
+            changes() && h("u", { style: { width: `${100 * before}%` } })),
           h("b", {}, percent(probability)));
       })),
       h("p", { class: "live-note" }, "Choose a token to continue the translation with it.", changes() && " The outline is the whole model.",

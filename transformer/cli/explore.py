@@ -25,7 +25,7 @@ def explore(
         ),
     ] = None,
 ) -> None:
-    """Write one HTML file in which a translator runs, with the numbers that it computes in view.
+    """Write one HTML file in which a translator runs, its numbers in view.
 
     It holds the model, its words and what shows them; it opens from the disk in any
     current browser, needs no network, and can be sent to a friend. Weights are halved
