@@ -1,6 +1,7 @@
 """Packed decoding finds what plain decoding finds, or leaves it to plain decoding."""
 
 import copy
+import dataclasses
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ from transformer.decoding.fast import FastDecoder, FastState
 from transformer.decoding.search import beam_search, greedy_search, sample
 from transformer.decoding.step import CachedDecoder, CachedState
 from transformer.decoding.support import packable_weights
+from transformer.encoder import Residual
 from transformer.model import Transformer, TransformerConfig
+from transformer.multi_head import MultiHeadAttention
 
 BATCH = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
 
@@ -212,6 +215,51 @@ def test_a_changed_model_is_packed_again(change):
     agree(model, decoder=fast)
     if model.output.weight.dtype == torch.float32:
         assert greedy_search(fast, BATCH, 8) != before
+
+
+def test_another_number_of_heads_is_packed_again():
+    model = random_model(29, sharp=8)
+    fast = FastDecoder(model)
+    agree(model, decoder=fast)
+    before = greedy_search(fast, BATCH, 8)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.num_heads = 1
+    model.config = dataclasses.replace(model.config, num_heads=1)
+    agree(model, decoder=fast)
+    assert greedy_search(fast, BATCH, 8) != before
+
+
+def _norms_in_place_of_dropout(model):
+    for residual in model.decoder.modules():
+        if isinstance(residual, Residual):
+            residual.dropout = nn.LayerNorm(model.config.d_model)
+            nn.init.normal_(residual.dropout.weight, std=3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _norms_in_place_of_dropout,
+        lambda model: setattr(
+            model.position, "dropout", nn.LayerNorm(model.config.d_model, eps=9.0)
+        ),
+        lambda model: setattr(
+            model.encoder.layers[0].residuals[0], "norm", nn.Identity()
+        ),
+        lambda model: setattr(model.decoder.layers[0], "feed_forward", nn.Identity()),
+        lambda model: setattr(
+            model,
+            "target_embedding",
+            nn.Embedding(model.config.target_vocab_size, model.config.d_model),
+        ),
+    ],
+)
+def test_a_known_module_in_another_place_is_not_packed(change):
+    model = random_model(29)
+    change(model)
+    assert packable_weights(model) == []
+    agree(model.eval())
 
 
 def test_an_unchanged_model_is_not_packed_again():

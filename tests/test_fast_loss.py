@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
 from tests.strategies import models, seeds, token_ids
@@ -308,6 +309,13 @@ def test_a_model_with_fast_dropout_is_the_same_model(model):
     after = model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_dropout_in_two_places_is_replaced_in_both():
+    shared = nn.Dropout(0.5)
+    model = nn.Sequential(shared, nn.Identity(), shared)
+    use_fast_dropout(model)
+    assert [type(model[i]) for i in (0, 2)] == [FastDropout] * 2
 
 
 def test_elsewhere_fast_dropout_is_torchs_own():

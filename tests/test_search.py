@@ -465,6 +465,8 @@ def test_nuclei_by_hand():
     probabilities = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0]])
     expected = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     found = top_p_filter(probabilities, 0.5)
+    least = top_p_filter(probabilities, 1e-300)  # in float32 that is 0
+    assert (least.amax(-1) == 1).all()
     torch.testing.assert_close(found.sort()[0], expected.sort()[0])
     many = torch.randn(4, 9).softmax(dim=-1)
     torch.testing.assert_close(top_p_filter(many, 1.0), many)

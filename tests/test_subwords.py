@@ -1,5 +1,6 @@
 """Subwords: training, pieces, one normalisation everywhere, and text as JSON."""
 
+import copy
 import json
 import random
 import time
@@ -37,7 +38,7 @@ def test_special_symbols_come_first(subwords):
 
 def test_typed_symbols_are_letters(subwords):
     letters = SubwordTokenizer.train(["< > e o s p a d"] * 3, 60, "raw")
-    for tokenizer in (subwords, letters):
+    for tokenizer in (subwords, letters, copy.deepcopy(letters)):
         assert not {0, 1, 2} & set(tokenizer.encode("<eos> <pad> le chat"))
     assert letters.decode(letters.encode("<eos>")) == "<eos>"
 

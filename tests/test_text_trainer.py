@@ -10,7 +10,7 @@ import torch
 from small_runs import assert_same_run
 
 from transformer.beyond.gpt2 import GPT2
-from transformer.beyond.language_model import LanguageModelConfig
+from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.llama import Llama, LlamaConfig
 from transformer.beyond.modern import exchange_parts
 from transformer.beyond.text_generator import (
@@ -316,6 +316,19 @@ def test_a_gpt2_is_loaded_as_one(dataset, tmp_path):
     assert isinstance(loaded.model, GPT2)
     found = text.generate("Jane likes", 9, top_p=1e-6)
     assert loaded.generate("Jane likes", 9, top_p=1e-6) == found
+
+
+def test_a_model_of_another_kind_is_named(dataset, tmp_path):
+    class Another(LanguageModel):
+        pass
+
+    config = LanguageModelConfig(dataset.tokenizer.vocab_size, 8, 2, 1, 8, 0.0)
+    path = tmp_path / "another.safetensors"
+    TextGenerator(Another(config), dataset.tokenizer).save(path)
+    assert isinstance(Another.load(path), Another)
+    for load in (TextGenerator.load, LanguageModel.load):
+        with pytest.raises(ValueError, match="holds the model Another"):
+            load(path)
 
 
 def test_a_model_that_cannot_be_decoded_is_refused_at_once(dataset):

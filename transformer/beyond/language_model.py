@@ -26,6 +26,7 @@ from transformer.checks import (
     require_state,
     tied_names,
 )
+from transformer.decoding.support import has_global_hooks
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
@@ -183,6 +184,9 @@ class LanguageModel(nn.Module):
         """
         path = Path(path)
         tensors, metadata = read_checkpoint(path)
+        kind = metadata.get("kind", cls.__name__)
+        if kind != cls.__name__:
+            raise ValueError(f"{path} holds the model {kind}, no {cls.__name__}")
         try:
             require_floats(tensors)
         except ValueError as error:
@@ -344,6 +348,10 @@ class PromptDecoder:
     def _require_cacheable(self) -> None:
         """Refuse what decoding would not follow; hooks may come at any time."""
         model = self.model
+        if has_global_hooks():
+            raise ValueError(
+                "there are hooks on all modules, some of which decoding passes over"
+            )
         attentions = [layer.self_attention for layer in model.encoder.layers]
         turned = any(getattr(each, "rotary", None) for each in attentions)
         followed = not turned and not isinstance(model.position, nn.Identity)

@@ -346,12 +346,15 @@ class FastDecoder:
         PyTorch counts the changes of each tensor, but not those by a fused optimiser or
         through `.data`: a few numbers of each weight are compared as well. Of a model
         made in inference mode no changes are counted: all numbers are compared. What
-        norms have beside weights is compared, too.
+        norms have beside weights is compared, too, and the number of heads.
         """
         encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
         layers = cast("list[EncoderLayer | DecoderLayer]", [*encoder, *decoder])
         parts = [cast("Residual", one) for layer in layers for one in layer.residuals]
         norms = [(one.norm.eps, one.norm_first) for one in parts]
+        ends = self.model.encoder.norm, self.model.decoder.norm
+        last = [getattr(norm, "eps", 0.0) for norm in ends]
+        norms += [(eps, True) for eps in (*last, self.model.config.num_heads)]
         counted = not any(weight.is_inference() for weight in weights)
         now = [
             (id(weight), weight.data_ptr(), weight._version if counted else 0)

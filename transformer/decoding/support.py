@@ -3,21 +3,21 @@
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
 
-from collections.abc import Iterable
-from typing import cast
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from transformer.decoder import Decoder, DecoderLayer
-from transformer.embedding import TokenEmbedding
-from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
-from transformer.model import Transformer
+from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
-from transformer.positional import PositionalEncoding
 
 __all__ = [
     "unwrap",
+    "has_global_hooks",
     "require_cacheable",
     "packable_weights",
 ]
@@ -41,7 +41,7 @@ def unwrap(model: nn.Module) -> Transformer:
 _PASSED_OVER = (Transformer, Decoder, DecoderLayer, MultiHeadAttention)
 
 
-def _has_global_hooks() -> bool:
+def has_global_hooks() -> bool:
     """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
     known = nn.modules.module
     return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
@@ -57,7 +57,7 @@ def require_cacheable(model: Transformer) -> None:
         ValueError: naming the module whose forward pass or hooks would be passed over,
             or for hooks on all modules.
     """
-    if _has_global_hooks():
+    if has_global_hooks():
         raise ValueError(
             "there are hooks on all modules, some of which cached decoding passes over"
         )
@@ -80,22 +80,6 @@ def require_cacheable(model: Transformer) -> None:
                 )
 
 
-_PACKED = {
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    FeedForward,
-    MultiHeadAttention,
-    PositionalEncoding,
-    Residual,
-    TokenEmbedding,
-    nn.Embedding,
-    nn.Identity,
-    nn.LayerNorm,
-    nn.Linear,
-    nn.ModuleList,
-}
 _WHOLE = {"encode", "decode", "forward"}
 _ATTENTION = {name for name in vars(MultiHeadAttention) if not name.startswith("__")}
 
@@ -110,7 +94,7 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         return []
-    if _has_global_hooks():
+    if has_global_hooks():
         return []
     if type(model).encode is not Transformer.encode or vars(model).keys() & _WHOLE:
         return []
@@ -118,11 +102,9 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
         return []
     weights: list[nn.Parameter] = []
     heads, output = model.config.num_heads, model.output
-    parts = [model.encoder, model.target_embedding, model.position]
-    parts += [model.decoder, output]
-    for module in parts:  # which grows: a module's parts come behind it
+    for owner, name, module in _placed(model):
         own = module.__dict__
-        if type(module) not in _PACKED and not _is_known_dropout(module):
+        if (owner, name, _kind(module)) not in _known_places():
             return []
         if "forward" in own or module._forward_hooks or module._forward_pre_hooks:
             return []
@@ -132,8 +114,8 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
             return []
         if own.get("max_norm") is not None:  # an embedding that shortens its rows
             return []
-        for name, weight in module._parameters.items():
-            if module is output and name == "bias":
+        for kind, weight in module._parameters.items():
+            if module is output and kind == "bias":
                 plain = weight is None
             else:
                 plain = type(weight) is nn.Parameter
@@ -141,12 +123,47 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
                 return []
             if weight is not None:
                 weights.append(weight)
-        parts.extend(cast("Iterable[nn.Module]", module._modules.values()))
     exact = {weight.dtype for weight in weights} in ({torch.float32}, {torch.float64})
     return weights if exact else []
 
 
-def _is_known_dropout(module: nn.Module) -> bool:
-    """PyTorch's or the book's: another may drop in evaluation mode, too."""
+def _placed(model: Transformer) -> Iterator[tuple[type, str, nn.Module]]:
+    """Each module but the source embedding, with its owner's type and its name there.
+
+    What a list holds has the place of the list.
+    """
+    parts: list[tuple[type, str, nn.Module]] = [
+        (Transformer, name, getattr(model, name))
+        for name in ("encoder", "target_embedding", "position", "decoder", "output")
+    ]
+    for owner, name, module in parts:  # which grows: a module's parts come behind it
+        yield owner, name, module
+        in_list = type(module) is nn.ModuleList
+        for part, inside in module._modules.items():
+            place = (owner, name) if in_list else (type(module), part)
+            parts.append((*place, cast("nn.Module", inside)))
+
+
+def _kind(module: nn.Module) -> type:
+    """The module's type; dropout is PyTorch's or the book's.
+
+    Another may drop in evaluation mode, too.
+    """
     home = type(module).__module__.split(".")[0]
-    return isinstance(module, nn.Dropout) and home in ("torch", "transformer")
+    if isinstance(module, nn.Dropout) and home in ("torch", "transformer"):
+        return nn.Dropout
+    return type(module)
+
+
+@functools.cache
+def _known_places() -> set[tuple[type, str, type]]:
+    """Which module stands where in the book's own models."""
+    layers: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    small = TransformerConfig(4, 4, d_model=2, num_heads=1, d_ff=2, **layers)
+    found = set()
+    with torch.device("meta"):
+        for norm_first in (False, True):
+            config = dataclasses.replace(small, norm_first=norm_first)
+            for owner, name, module in _placed(Transformer(config)):
+                found.add((owner, name, _kind(module)))
+    return found

@@ -122,6 +122,10 @@ class SubwordTokenizer(Tokenizer):
             ) from None
         return cls(tokenizer, found.get("text"))
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """A copy reads typed symbols as this one does: the library's copies do not."""
+        return type(self).from_json, (self.to_json(),)
+
     def to_json(self) -> str:
         """The pieces, the merges and the kind of text."""
         tokenizer = json.loads(self._tokenizer.to_str())

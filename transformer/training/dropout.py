@@ -35,6 +35,6 @@ class FastDropout(nn.Dropout):
 def use_fast_dropout(model: nn.Module) -> None:
     """Replace every plain dropout inside a model by the faster one."""
     for module in list(model.modules()):
-        for name, child in module.named_children():
+        for name, child in module._modules.items():  # one may stand in two places
             if type(child) is nn.Dropout:
                 setattr(module, name, FastDropout(child.p).train(child.training))
