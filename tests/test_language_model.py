@@ -310,6 +310,17 @@ def other_file(path):
 
 
 @pytest.mark.plain
+def test_hooks_on_all_modules_are_refused() -> None:
+    decoder = PromptDecoder(small().eval())
+    everywhere = nn.modules.module.register_module_forward_hook
+    hook = everywhere(lambda module, args, output: None)
+    try:
+        with pytest.raises(ValueError, match="hooks on all modules"):
+            greedy_search(decoder, [[3, 4]], 3)
+    finally:
+        hook.remove()
+
+
 @pytest.mark.parametrize(
     ("write", "message"),
     [
@@ -322,7 +333,7 @@ def other_file(path):
         ),
         (spoilt({"vocab_size": 14}), "size mismatch"),
         (spoilt({"num_layers": 10**9}), "more layers than"),
-        (spoilt({"num_layers": 3}), "holds the model GPT2, no LanguageModel"),
+        (spoilt({"num_layers": 3}), "Missing key"),
         (spoilt({"norm_first": "no"}), "norm_first is 'no'"),
         (spoilt({"dropout": "x"}), r"\[0, 1\), got 'x'"),
         (spoilt({"d_model": 10**30}), "holds no LanguageModel"),
@@ -433,7 +444,7 @@ def test_bad_input(action, message) -> None:
         (lambda state: state.pop("transformer.wte.weight"), "no matrix wte.weight"),
         (
             lambda state: state.pop("transformer.h.1.ln_1.bias"),
-            "holds the model GPT2, no LanguageModel",
+            "Missing key",
         ),
         (lambda state: state.update(more=torch.ones(1)), "Unexpected key"),
         (
