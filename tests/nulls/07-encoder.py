@@ -8,6 +8,14 @@ for attention in attentions:
 # null: the words are alike at the start
 sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 
+# %% claim: With queries a hundred times
+# null: sharpness makes no difference
+longer[100] = longer[100][0], longer[1][1]
+
+# %% claim: With queries a hundred times
+# null: longer queries do not sharpen
+longer[100] = longer[1]
+
 # %% claim: The module's output is the one
 # null: no ReLU
 FeedForward.forward = lambda self, x: self.contract(self.expand(x))
