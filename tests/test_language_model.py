@@ -309,7 +309,6 @@ def other_file(path):
     Transformer(TransformerConfig(9, 9, 8, 2, **layers, d_ff=8)).save(path)
 
 
-@pytest.mark.plain
 def test_hooks_on_all_modules_are_refused() -> None:
     decoder = PromptDecoder(small().eval())
     everywhere = nn.modules.module.register_module_forward_hook
@@ -321,6 +320,7 @@ def test_hooks_on_all_modules_are_refused() -> None:
         hook.remove()
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     ("write", "message"),
     [
