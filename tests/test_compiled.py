@@ -91,6 +91,16 @@ def test_the_default_dtype_does_not_matter(as_written) -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def test_a_changed_last_norm_is_compiled_again(as_written) -> None:
+    model = random_model(1, norm_first=True)
+    decoder = CompiledDecoder(model)
+    agree(model, decoder=decoder)
+    first = [*decoder._steps.values()]
+    model.decoder.norm.eps = 9.0  # compiled code has the old one as a constant
+    agree(model, decoder=decoder)
+    assert not {*map(id, first)} & {*map(id, decoder._steps.values())}
+
+
 def test_a_changed_model_is_compiled_again(as_written) -> None:
     model = random_model(1)
     decoder = CompiledDecoder(model)

@@ -26,7 +26,7 @@ from transformer.checks import (
     require_state,
     tied_names,
 )
-from transformer.decoding.support import has_global_hooks
+from transformer.decoding.support import refuse_global_hooks
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
@@ -348,10 +348,7 @@ class PromptDecoder:
     def _require_cacheable(self) -> None:
         """Refuse what decoding would not follow; hooks may come at any time."""
         model = self.model
-        if has_global_hooks():
-            raise ValueError(
-                "there are hooks on all modules, some of which decoding passes over"
-            )
+        refuse_global_hooks()
         attentions = [layer.self_attention for layer in model.encoder.layers]
         turned = any(getattr(each, "rotary", None) for each in attentions)
         followed = not turned and not isinstance(model.position, nn.Identity)

@@ -293,7 +293,7 @@ class FastDecoder:
         self.model = CachedDecoder(model).model
         self._weights: list[nn.Parameter] = []
         self._versions: list[tuple[int, int, int]] = []
-        self._norms: list[tuple[float, bool]] = []
+        self._settings: list[object] = []
         self._views: list[Tensor] = []
         self._probe = torch.empty(0)
 
@@ -351,16 +351,16 @@ class FastDecoder:
         encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
         layers = cast("list[EncoderLayer | DecoderLayer]", [*encoder, *decoder])
         parts = [cast("Residual", one) for layer in layers for one in layer.residuals]
-        norms = [(one.norm.eps, one.norm_first) for one in parts]
         ends = self.model.encoder.norm, self.model.decoder.norm
-        last = [getattr(norm, "eps", 0.0) for norm in ends]
-        norms += [(eps, True) for eps in (*last, self.model.config.num_heads)]
+        settings: list[object] = [self.model.config.num_heads]
+        settings += [(one.norm.eps, one.norm_first) for one in parts]
+        settings += [getattr(norm, "eps", None) for norm in ends]
         counted = not any(weight.is_inference() for weight in weights)
         now = [
             (id(weight), weight.data_ptr(), weight._version if counted else 0)
             for weight in weights
         ]
-        same = now == self._versions and norms == self._norms
+        same = now == self._versions and settings == self._settings
         if same and torch.cat(self._views).equal(self._probe):
             return
         cross = [layer.cross_attention for layer in decoder]
@@ -378,4 +378,4 @@ class FastDecoder:
         self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)
         # Last: another thread may look at them. Weights are kept, so their ids stay.
-        self._weights, self._norms, self._versions = weights, norms, now
+        self._weights, self._settings, self._versions = weights, settings, now

@@ -17,7 +17,7 @@ from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
     "unwrap",
-    "has_global_hooks",
+    "refuse_global_hooks",
     "require_cacheable",
     "packable_weights",
 ]
@@ -41,10 +41,22 @@ def unwrap(model: nn.Module) -> Transformer:
 _PASSED_OVER = (Transformer, Decoder, DecoderLayer, MultiHeadAttention)
 
 
-def has_global_hooks() -> bool:
+def _has_global_hooks() -> bool:
     """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
     known = nn.modules.module
     return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
+
+
+def refuse_global_hooks() -> None:
+    """Refuse to decode while there are hooks on all modules.
+
+    Raises:
+        ValueError: for such hooks.
+    """
+    if _has_global_hooks():
+        raise ValueError(
+            "there are hooks on all modules, some of which cached decoding passes over"
+        )
 
 
 def require_cacheable(model: Transformer) -> None:
@@ -57,10 +69,7 @@ def require_cacheable(model: Transformer) -> None:
         ValueError: naming the module whose forward pass or hooks would be passed over,
             or for hooks on all modules.
     """
-    if has_global_hooks():
-        raise ValueError(
-            "there are hooks on all modules, some of which cached decoding passes over"
-        )
+    refuse_global_hooks()
     for name, module in model.named_modules():
         for known in _PASSED_OVER:
             if not isinstance(module, known) or name.startswith("encoder."):
@@ -94,7 +103,7 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         return []
-    if has_global_hooks():
+    if _has_global_hooks():
         return []
     if type(model).encode is not Transformer.encode or vars(model).keys() & _WHOLE:
         return []
@@ -102,9 +111,9 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
         return []
     weights: list[nn.Parameter] = []
     heads, output = model.config.num_heads, model.output
-    for owner, name, module in _placed(model):
+    for owner, place, module in _placed(model):
         own = module.__dict__
-        if (owner, name, _kind(module)) not in _known_places():
+        if (owner, place, _kind(module)) not in _known_places():
             return []
         if "forward" in own or module._forward_hooks or module._forward_pre_hooks:
             return []
@@ -114,8 +123,8 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
             return []
         if own.get("max_norm") is not None:  # an embedding that shortens its rows
             return []
-        for kind, weight in module._parameters.items():
-            if module is output and kind == "bias":
+        for name, weight in module._parameters.items():
+            if module is output and name == "bias":
                 plain = weight is None
             else:
                 plain = type(weight) is nn.Parameter
