@@ -142,6 +142,10 @@ hops["one layer"] = hops["two layers"]
 hops["two layers"] = hops["one layer"]
 
 # %% claim: At equal size and in 300 steps
+# null: more steps bring nothing
+patient = hops["one layer"][0]
+
+# %% claim: At equal size and in 300 steps
 # null: one layer of half the size
 weight["one layer"] //= 2
 

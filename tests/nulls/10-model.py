@@ -84,6 +84,10 @@ Transformer = SeesTheFuture
 SeesTheFuture = Transformer
 
 # %% claim: The model keeps all three
+# null: the memory keeps its mean
+SeesTheBatch = Transformer
+
+# %% claim: The model keeps all three
 # null: padding is known by the batch's own id
 properties_config = lambda norm_first=False, **special: TransformerConfig.tiny(
     11, 11, dropout=0.0, tie_embeddings=True, norm_first=norm_first
