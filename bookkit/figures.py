@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 # Okabe and Ito's palette: told apart by colour-blind readers. The page's style sheet
-# gives --fig-1 … --fig-6 a brighter shade in the dark.
+# gives --fig-1 … --fig-6 a brighter shade in the dark, and words a darker one on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 STYLE = Path(__file__).with_name("book.mplstyle")
 
@@ -84,6 +84,8 @@ def _themed(svg: str, alt: str) -> str:
     unique = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     # Its style sheet would hold for the whole page, so its one rule moves to the root.
     svg = re.sub(r"<style\b.*?</style>", "", svg, flags=re.DOTALL)
+    # Cells with numbers in them are darker at night: the style sheet finds them.
+    svg = svg.replace('<g id="heat">', '<g class="heat">')
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{unique}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{unique}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{unique}-\1"', svg)
@@ -126,10 +128,9 @@ def heatmap(
             value = values[i, j].item()
             strength = min(abs(value) / largest, 1.0)
             colour = COLOURS[0] if value >= 0 else COLOURS[1]
+            shade = 0.08 + 0.62 * strength
             ax.add_patch(
-                Rectangle(
-                    (j, i), 0.96, 0.96, facecolor=colour, alpha=0.08 + 0.62 * strength
-                )
+                Rectangle((j, i), 0.96, 0.96, facecolor=colour, alpha=shade, gid="heat")
             )
             if numbers:
                 text = f"{value:.{digits}f}"

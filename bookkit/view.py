@@ -133,9 +133,12 @@ class AttentionView:
             f"{html.escape(token)}</text>"
             for q, token in enumerate(self.queries)
         ]
+        # Words lean, for room; a letter stands upright over its column.
+        upright = max(len(token) for token in self.keys) == 1
+        shift, lean = (-1, '" text-anchor="middle') if upright else (4, " rotate(-50)")
         parts += [
             f'<text class="attn-col" transform="translate('
-            f'{left + side * k + side / 2 + 4:g} {top - 8}) rotate(-50)">'
+            f'{left + side * k + side / 2 + shift:g} {top - 8}){lean}">'
             f"{html.escape(token)}</text>"
             for k, token in enumerate(self.keys)
         ]

@@ -56,6 +56,21 @@ def test_figures_take_the_themes_colours(shown) -> None:
     assert "font-family: inherit" in svg
 
 
+def test_the_style_sheet_finds_the_squares_of_a_heat_map(shown) -> None:
+    figure, ax = plt.subplots()
+    heatmap(ax, torch.tensor([[0.5, -1.0], [0.0, 1.0]]))
+    show(figure, alt="Four squares.")
+    svg = shown[0]._repr_html_()
+    assert svg.count('<g class="heat">') == 4
+    assert not re.search(r'id="[^"]*heat"', svg)
+
+
+def test_letters_over_a_map_stand_upright_and_words_lean() -> None:
+    weights = torch.full((2, 2), 0.5)
+    assert "rotate(" not in AttentionView(weights, ["a", "b"])._repr_html_()
+    assert "rotate(-50)" in AttentionView(weights, ["a", "is"])._repr_html_()
+
+
 def test_a_figure_styles_nothing_else_on_the_page(shown) -> None:
     show(draw(), alt="A line.")
     svg = shown[0]._repr_html_()
