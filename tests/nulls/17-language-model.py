@@ -204,9 +204,11 @@ attention_of = lambda *_: even_weights
 shallow_history[-1] = shallow_history[0]
 
 # %% claim: The second layer's score
-# null: in the block of four each letter finds its own earlier occurrence
+# null: in blocks of four each letter finds its own earlier occurrence
 find = attention_of
-attention_of = lambda model, ids: find(model, ids).roll(-(len(ids) == 1), -1)
+attention_of = lambda model, ids: find(model, ids).roll(-1, -1)
+share_induced = induced(fours.repeat(1, 2)).double().mean()
+attention_of = find
 
 # %% claim: No head of the model trained on Alice
 # null: a head attends to the stripe
