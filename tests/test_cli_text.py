@@ -91,6 +91,32 @@ def test_killed_and_resumed_as_real_processes(book, tmp_path):
     assert len(generated.stdout) > len(b"Jane likes\n")
 
 
+def test_a_training_goes_on_when_nobody_reads_its_progress(book, tmp_path):
+    """As with `train 2>&1 | head -1`, and with standard error closed."""
+    command = [sys.executable, "-m", "transformer", "train", "--task", "lm"]
+    command += ["--data", str(book), *OPTIONS]
+    cut = subprocess.Popen(
+        [*command, "--out", "cut"],
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert cut.stdout.readline()
+    cut.stdout.close()
+    assert cut.wait(timeout=240) == 0
+    code = "import os, sys; os.close(2); os.execv(sys.argv[1], sys.argv[1:])"
+    closed = subprocess.run(
+        [sys.executable, "-c", code, *command, "--out", "closed"],
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        timeout=240,
+    )
+    assert (closed.returncode, closed.stdout) == (0, b"")
+    assert_same_run(tmp_path / "cut", tmp_path / "closed")
+
+
 def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
     out = tmp_path / "a run"
     arguments = ["train", "--task", "lm", "--data", book, *OPTIONS, "--out", out]

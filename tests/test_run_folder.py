@@ -274,6 +274,16 @@ def test_other_files_in_a_runs_folder_are_left_alone(dataset, whole_run, tmp_pat
     assert_same_run(tmp_path, whole_run)
 
 
+def test_a_model_whose_checkpoints_are_gone_is_not_trained_over(dataset, tmp_path):
+    run_steps(dataset, tmp_path)
+    for path in tmp_path.glob("training-*.pt"):
+        path.unlink()
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=r"has a model, but no training-\*\.pt to go"):
+        run_steps(dataset, tmp_path, 1)
+    assert kept == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
 def test_another_run_may_not_take_the_folder(dataset, tmp_path):
     run_steps(dataset, tmp_path, 3)
     other = dataclasses.replace(CONFIG, learning_rate=0.02)

@@ -23,6 +23,8 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 is for what the caller could mend."""
+    if sys.stderr is None:  # closed: what is said would be printed as output
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

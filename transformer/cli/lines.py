@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -60,5 +61,8 @@ def one_line(message: str) -> str:
 
 
 def say(message: str, end: str = "\n") -> None:
-    """Write beside the output, not in it."""
-    print(message, end=end, file=sys.stderr, flush=True)
+    """Write beside the output, not in it; where nobody reads on, work goes on."""
+    try:
+        print(message, end=end, file=sys.stderr, flush=True)
+    except BrokenPipeError:  # as in `train 2>&1 | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -247,7 +247,8 @@ class RunFolder:
         """Load the newest checkpoint that is whole; the last step, or 0.
 
         Raises:
-            ValueError: when there are checkpoints, but all are damaged.
+            ValueError: when there are checkpoints, but all are damaged, and when they
+                are gone, but not the model that was kept with them.
         """
         reasons = []
         for path in self.checkpoints():
@@ -261,6 +262,13 @@ class RunFolder:
             return step
         if reasons:
             raise ValueError(f"no checkpoint can be read: {reasons[0]}")
+        # An epoch ends with its checkpoint: later steps mean that there was one.
+        later = any(each.epoch > 1 for each in read_metrics(self.path))
+        if later and (self.path / "model.safetensors").exists():
+            raise ValueError(
+                f"{self.path} has a model, but no training-*.pt to go on from: "
+                "to train anew, choose another folder"
+            )
         return 0
 
     def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
