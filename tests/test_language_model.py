@@ -550,6 +550,40 @@ def test_parts_may_be_exchanged() -> None:
     assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
 
 
+class _Beside(nn.Module):
+    """A linear map with a low-rank update beside it, as LoRA makes one."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.down = base, nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("name", ["key_proj", "value_proj"])
+def test_a_projection_may_be_wrapped(name) -> None:
+    model = small()
+    for layer in model.encoder.layers:
+        attention = layer.self_attention
+        setattr(attention, name, _Beside(getattr(attention, name)))
+    expected = [uncached(model, prompt, 8) for prompt in PROMPTS]
+    assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
+
+
+def test_cached_generation_works_under_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        for kind in (LanguageModel, GPT2):
+            model = small(1, kind)
+            state = PromptDecoder(model).prefill(torch.tensor(PROMPTS[:1]), 4)
+            first = state.step(torch.tensor([model.config.bos_id]))[0, :13]
+            then = state.step(torch.tensor([5]))[0, :13]
+            whole = model(torch.tensor([[*PROMPTS[0], 5]]))[0, -2:]
+            found = torch.stack([first, then])
+            torch.testing.assert_close(found.float(), whole.float(), atol=0.1, rtol=0.1)
+
+
 @pytest.mark.plain
 def test_an_attention_may_be_compiled() -> None:
     model = small()

@@ -203,7 +203,9 @@ class Transformer(nn.Module):
         """Write config and weights to one safetensors file, whole or not at all.
 
         `metadata` goes with them, such as a tokenizer as JSON. The same weights and
-        metadata always give the same bytes.
+        metadata always give the same bytes. Code is not written: a part exchanged for
+        one with the same weights, such as another activation, is loaded as the plain
+        one.
 
         Raises:
             ValueError: naming a key of `metadata` that is reserved or has no text, or

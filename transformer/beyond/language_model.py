@@ -160,7 +160,8 @@ class LanguageModel(nn.Module):
     ) -> None:
         """Write config and weights to one safetensors file, whole or not at all.
 
-        A weight that has two names is written once. `metadata` goes with them.
+        A weight with two names is written once. `metadata` goes with them, code does not:
+        a part exchanged for one with the same weights is loaded as the plain one.
 
         Raises:
             ValueError: naming a key of `metadata` that is reserved, or a tensor that
@@ -192,9 +193,8 @@ class LanguageModel(nn.Module):
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         try:
-            config = _read_config(
-                cls.config_class, metadata.get("config", ""), len(tensors)
-            )
+            text = metadata.get("config", "")
+            config = _read_config(cls.config_class, text, len(tensors))
             sketch = cls._one_layer(config)
             require_state(tensors, sketch, encoder=config.num_layers)
             with torch.device("meta"):
@@ -244,10 +244,9 @@ def append_tokens(
 ) -> Float[Tensor, "rows new d_model"]:
     """An encoder layer at new positions, over the keys and values of earlier ones.
 
-    `attention` may stand for the layer's own, with its `keys_values` and `attend`.
-
     Writes the new keys and values into `past`, (rows, heads, room, d_k). Each position
-    attends to those up to its own, so that a whole prompt can come at once.
+    attends to those up to its own, so that a whole prompt can come at once. `attention`
+    may stand for the layer's own, with its `keys_values` and `attend`.
     """
     rows, end = torch.arange(len(x), device=x.device)[:, None], int(positions.max()) + 1
     slots = torch.arange(end, device=x.device)
@@ -390,13 +389,12 @@ class PromptDecoder:
                 f"{needed} positions, the model has {room}"
             )
         ids = source_ids.where(source_ids != model.config.pad_id, 0)
-        weight = next(model.parameters())
+        token = next(model.parameters()).new_zeros(1, 1, model.config.d_model)
         past = []
-        for layer in model.encoder.layers:
-            d_k = model.config.d_model // model.config.num_heads
-            sets = layer.self_attention.key_proj.out_features // d_k
-            shape = len(ids), sets, needed, d_k
-            past.append(KeysValues(weight.new_zeros(shape), weight.new_zeros(shape)))
+        for layer in model.encoder.layers:  # room of the shape and dtype that they have
+            kept = layer.self_attention.keys_values(token, token)
+            room = (x.new_zeros(len(ids), x.size(1), needed, x.size(3)) for x in kept)
+            past.append(KeysValues(*room))
         state = self.state_class(model, past, torch.zeros_like(lengths))
         hidden = state.append(ids)
         rows = torch.arange(len(ids), device=ids.device)
