@@ -160,8 +160,8 @@ class LanguageModel(nn.Module):
     ) -> None:
         """Write config and weights to one safetensors file, whole or not at all.
 
-        A weight with two names is written once. `metadata` goes with them, code does not:
-        a part exchanged for one with the same weights is loaded as the plain one.
+        A weight with two names is written once. `metadata` goes with them, code not: a
+        part exchanged for one with the same weights is loaded as the plain one.
 
         Raises:
             ValueError: naming a key of `metadata` that is reserved, or a tensor that
