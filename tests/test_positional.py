@@ -82,3 +82,12 @@ def test_by_default_there_are_1024_positions_and_no_dropout() -> None:
     assert encode(torch.zeros(1, 1024, 2)).equal(sinusoids(1024, 2)[None])
     with pytest.raises(ValueError, match=r"0\.\.1023, got 0\.\.1024"):
         encode(torch.zeros(1, 1025, 2))
+
+
+def test_the_table_is_of_the_default_dtype_like_weights() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        encode = PositionalEncoding(8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert encode.table.equal(sinusoids(1024, 8).bfloat16())

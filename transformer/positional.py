@@ -54,7 +54,8 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         require_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("table", sinusoids(max_length, d_model))
+        table = sinusoids(max_length, d_model).to(torch.get_default_dtype())
+        self.register_buffer("table", table)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0

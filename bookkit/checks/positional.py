@@ -181,7 +181,10 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     text = torch.randn(2, 10, 8, generator=torch.Generator().manual_seed(7))
     sizes = [3, 1, 1, 4, 1]
     chunks = list(text.split(sizes, dim=1))
+    calls: list[Any] = []
+    encode.register_forward_hook(lambda *call: calls.append(call))
     answer = encode_chunks(encode, chunks)
+    called = len(calls)
     if not isinstance(answer, list | tuple) or len(answer) != len(chunks):
         return wrong("a list is wanted, with one tensor for each chunk")
     parts = [tensor(part, "a list of tensors") for part in answer]
@@ -198,6 +201,12 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     starts = [0, *ends[:-1]]
     if near(answer, from_starts(starts)):
+        if called != len(chunks):
+            return wrong(
+                f"right numbers, but from {called} calls of `encode` for "
+                f"{len(chunks)} chunks: while a text is written it is not there as a "
+                "whole. Encode each chunk by itself, and say where it starts"
+            )
         return right("cut as you like: every word keeps its place")
     if near(answer, from_starts([0] * len(chunks))):
         return wrong("every chunk starts at position 0: start is forgotten")

@@ -95,6 +95,10 @@ def turns(fastest, slowest):
     return {"fastest": fastest, "slowest": slowest}
 
 
+def at_once(encode, chunks):
+    return encode(torch.cat(chunks, 1)).split([chunk.size(1) for chunk in chunks], 1)
+
+
 RIGHT = [
     (check_table, sinusoids),
     (check_table, table(pair)),
@@ -149,6 +153,7 @@ WRONG = [
     (check_start, chunked(first=1), "one too far"),
     (check_start, chunked(first=-1), "one too few"),
     (check_start, chunked(first=5), "some words"),
+    (check_start, at_once, "from 1 calls"),
     (check_start, lambda encode, chunks: torch.cat(chunks, 1), "list"),
     (check_start, lambda encode, chunks: chunks, "as it went in"),
     (check_start, lambda encode, chunks: [c[:, :1] for c in chunks], "shape"),

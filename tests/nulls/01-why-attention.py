@@ -40,7 +40,7 @@ torch.tanh = lambda x: x
 # null: no score for *Jane*
 math.exp = lambda x: 1.0
 
-# %% claim: For 40 queries and 40 keys
+# %% claim: For 40 states and 40 memory
 # null: one sum for each pair
 torch.tanh = lambda sums: sums.sum(dim=-1)
 

@@ -36,6 +36,14 @@ moved["gradient descent"] = moved["Adam"]
 # null: gradient descent in both
 moved["Adam"] = moved["gradient descent"]
 
+# %% claim: With gradient descent each of the four
+# null: rarity alone decides
+more["four times, four verbs"] = more["four times, same verb"]
+
+# %% claim: With gradient descent each of the four
+# null: four sentences are as good as any number
+more["four times, same verb"] = more["four times, four verbs"]
+
 # %% claim: After training every pair
 # null: no training
 trained = start

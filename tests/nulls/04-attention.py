@@ -80,6 +80,10 @@ measured = {(name, d): measured["none", d] for name, d in measured}
 scores_, w_, g_ = measured["none", 1024]
 measured["none", 1024] = scores_, w_, g_.flip(0)
 
+# %% claim: Without the scale more than a fifth
+# null: without the scale all gradients shrink
+measured |= {key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"}
+
 # %% claim: In 100 steps under the squared
 # null: the scale makes no difference
 found["no scale, squared error"] = found["÷ √d_k, squared error"]

@@ -97,6 +97,14 @@ looks_back.query_proj.weight.data = 64 * torch.eye(64)
 # null: even weights
 near = far = nothing
 
+# %% claim: In a hundred draws of five words
+# null: no words, or always words
+encode = lambda x: x.mul(0.0) + near[:, :5]
+
+# %% claim: In a hundred draws of five words
+# null: directions that have nothing to do with the words
+torch.linalg = type("", (), {"qr": lambda x: type("", (), {"Q": torch.eye(64)[:, :5]})})
+
 # %% claim: The dot product of two positions
 # null: a learned table
 sinusoids = lambda length, d_model: torch.randn(length, d_model)
@@ -158,6 +166,10 @@ torch.randn = lambda *shape: randn(shape[0], 1).expand(shape)
 # %% claim: All kinds of positions do
 # null: positions make no difference: as with none
 runs = dict.fromkeys(runs, runs["none"])
+
+# %% claim: All kinds of positions do
+# null: the larger bias makes no difference
+bias_larger = runs["relative"][:, 2].tolist()
 
 # %% claim: All kinds of positions do
 # null: none does it too
