@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import math
 import os
 import platform
 import re
@@ -20,7 +21,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -40,9 +43,14 @@ from transformer.text.phrasebook import (  # noqa: E402
     sample_pairs,
 )
 from transformer.text.words import BOS_ID, EOS_ID  # noqa: E402
+from transformer.training import loop  # noqa: E402
 from transformer.training.accuracy import exact_match  # noqa: E402
 from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.loop import phrasebook_model, train  # noqa: E402
+from transformer.training.loop import (  # noqa: E402
+    paper_adam,
+    phrasebook_model,
+    train,
+)
 from transformer.training.loss import label_smoothed_loss  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ablations.json"
@@ -71,6 +79,33 @@ class Shocked(Transformer):
         return logits
 
 
+class HalfClipped(torch.optim.Adam):
+    """Adam that clips gradients, but the bad batch's not for one of its two means."""
+
+    def __init__(self, model: nn.Module, unclipped: str) -> None:
+        super().__init__(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9)
+        self.unclipped, self.steps = unclipped, 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.steps += 1
+        (group,) = self.param_groups
+        gradients = torch.cat([weight.grad.flatten() for weight in group["params"]])
+        factor = 1 / max(1.0, gradients.norm().item())
+        bad = self.steps == SHOCK
+        for_mean = 1 if bad and self.unclipped == "mean" else factor
+        for_square = 1 if bad and self.unclipped == "square" else factor
+        for weight in group["params"]:
+            state = self.state[weight]
+            if not state:
+                state |= {"m": torch.zeros_like(weight), "v": torch.zeros_like(weight)}
+            m, v, gradient = state["m"], state["v"], weight.grad
+            m.lerp_(for_mean * gradient, 0.1)
+            v.lerp_((for_square * gradient).square(), 0.02)
+            root = (v / (1 - 0.98**self.steps)).sqrt() + 1e-9
+            weight.addcdiv_(m, root, value=-group["lr"] / (1 - 0.9**self.steps))
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """One departure from the whole: of the model, its training or its examples."""
@@ -80,6 +115,7 @@ class Variant:
     training: TrainingConfig = HALF
     change: Callable[[Transformer], Transformer] = lambda model: model
     kind: type[Transformer] = Transformer
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = paper_adam
     examples: int = 50_000
 
     def model(self, seed: int) -> Transformer:
@@ -153,6 +189,18 @@ VARIANTS = {
         kind=Shocked,
         training=half(max_grad_norm=float("inf")),
     ),
+    "shock-mean": Variant(
+        "one bad batch, not clipped in Adam's mean",
+        kind=Shocked,
+        training=half(max_grad_norm=float("inf")),
+        optimizer=partial(HalfClipped, unclipped="mean"),
+    ),
+    "shock-square": Variant(
+        "one bad batch, not clipped in Adam's mean square",
+        kind=Shocked,
+        training=half(max_grad_norm=float("inf")),
+        optimizer=partial(HalfClipped, unclipped="square"),
+    ),
     "no-smoothing": Variant("no label smoothing", training=half(label_smoothing=0.0)),
     "dropout": Variant("dropout 0.1", {"dropout": 0.1}),
     "few": Variant("a thousand sentences, again and again", **FEW),
@@ -180,6 +228,11 @@ VARIANTS = {
         change=lambda model: scale(scale(model, 5, *INNER, *LOGITS), 1 / 5, *LAST),
     ),
 }
+
+
+def rounded(number: float, digits: int = 4) -> float | None:
+    """A number for the file; None for one that is not finite, which JSON has not."""
+    return round(number, digits) if math.isfinite(number) else None
 
 
 @torch.inference_mode()
@@ -223,21 +276,22 @@ def run(variant: Variant, seed: int) -> dict:
     training = dataclasses.replace(variant.training, seed=seed)
     started = time.process_time()
     losses, norms = [], []
-    for metrics in train(model, examples, training):
-        losses.append(metrics.loss)
-        norms.append(metrics.grad_norm)
+    with patch.object(loop, "paper_adam", variant.optimizer):
+        for metrics in train(model, examples, training):
+            losses.append(metrics.loss)
+            norms.append(metrics.grad_norm)
     seconds = time.process_time() - started
     nats, probability = certainty(model, held_out)
     cut = range(0, len(losses) - THIN + 1, THIN)
     return {
-        "loss": [round(statistics.fmean(losses[i : i + THIN]), 4) for i in cut],
+        "loss": [rounded(statistics.fmean(losses[i : i + THIN])) for i in cut],
         "steps": len(losses),
         "exact": round(greedy_exact(model, held_out), 4),
         "exact_teacher_forced": round(exact_match(model, held_out), 4),
         "exact_on_training": round(exact_match(model, examples[:1000]), 4),
-        "cross_entropy": round(nats, 4),
-        "label_probability": round(probability, 4),
-        "largest_grad_norm": round(max(norms), 3),
+        "cross_entropy": rounded(nats),
+        "label_probability": rounded(probability),
+        "largest_grad_norm": rounded(max(norms), 3),
         "share_clipped": round(
             statistics.fmean(norm > training.max_grad_norm for norm in norms), 4
         ),
@@ -297,7 +351,7 @@ def main() -> None:
         left = (time.monotonic() - started) / done * (len(runs) - done)
         print(
             f"{done:3}/{len(runs)}  {name:20} seed {seed}  "
-            f"loss {result['loss'][-1]:.3f}  exact {result['exact']:6.1%}  "
+            f"loss {result['loss'][-1] or math.nan:.3f}  exact {result['exact']:6.1%}  "
             f"about {left / 60:.0f} min left",
             flush=True,
         )

@@ -43,10 +43,16 @@ def test_onnx_gives_the_logits_of_the_model_for_other_shapes() -> None:
     train, export = recipe("how-to-train"), recipe("how-to-export")
     for cell in [*train[:3], *export, ONNX]:
         exec(cell, names)
-    with torch.no_grad():
-        expected = names["model"](names["three"], names["begun"])
-    found = torch.from_numpy(names["logits"])
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    for side in ("source_ids", "target_ids"):
-        assert names[side].shape != names["three"].shape
+    one = names["source_ids"], names["target_ids"]
+    other = names["three"], names["begun"]
+    for source, target in (one, other):
+        inputs = {"source": source.numpy(), "target": target.numpy()}
+        (logits,) = names["session"].run(["logits"], inputs)
+        if source is one[0]:
+            assert (logits == names["logits"]).all()
+        with torch.no_grad():
+            expected = names["model"](source, target)
+        found = torch.from_numpy(logits)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert all(x.shape != y.shape for x, y in zip(one, other, strict=True))
     names["temporary"].cleanup()

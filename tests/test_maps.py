@@ -194,3 +194,29 @@ def test_a_head_that_is_not_there_is_refused(head, message) -> None:
     ):
         pytest.fail("nothing may run")
     assert hooks(model) == 0
+
+
+@pytest.mark.plain  # the checker of shapes is not compiled
+def test_a_compiled_model_is_looked_at_and_ablated_as_it_is_written() -> None:
+    model = small().eval()
+    batch = ids(), ids()
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        whole = compiled(*batch)
+        with ablate_heads(model, Head("cross", 2, 1)):
+            expected = model(*batch)
+            found = compiled(*batch)
+        assert not found.equal(whole)
+        torch.testing.assert_close(found, expected)
+        assert compiled(*batch).equal(whole)
+    maps = attention_maps(compiled, *batch)
+    for one, other in zip(maps, attention_maps(model, *batch), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_layer_in_two_places_has_two_maps() -> None:
+    model = small().eval()
+    model.encoder.layers[1] = model.encoder.layers[0]
+    maps = attention_maps(model, ids(), ids())
+    assert maps.encoder.shape[1] == 2
+    assert not maps.encoder[:, 0].equal(maps.encoder[:, 1])

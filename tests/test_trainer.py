@@ -413,3 +413,12 @@ def test_random_is_left_alone(dataset):
     before = random.getstate()
     run_steps(dataset, None, 2)
     assert random.getstate() == before
+
+
+def test_a_model_that_cannot_be_saved_is_refused_before_a_step(dataset, tmp_path):
+    model = small_model(dataset)
+    model.output = nn.Sequential(model.output)
+    before = weights(model)
+    with pytest.raises(ValueError, match="cannot be saved: output"):
+        next(train_translator(dataset, model, CONFIG, tmp_path / "run"))
+    assert equal(weights(model), before)

@@ -3,8 +3,9 @@
 Made from book/14-attention-maps.md: edit the chapter, not this file.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,13 @@ def attention_layers(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
         "masked": [layer.self_attention for layer in decoder],
         "cross": [layer.cross_attention for layer in decoder],
     }
+
+
+def _as_written() -> AbstractContextManager[Any]:
+    """Compiled code does not call hooks that came later: inside, none of it runs."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class AttentionMaps(NamedTuple):
@@ -66,9 +74,9 @@ def attention_maps(
         )
     found: dict[str, list[Tensor]] = {kind: [] for kind in AttentionMaps._fields}
     training = {module: module.training for module in model.modules()}
-    with ExitStack() as afterwards:
+    with ExitStack() as afterwards, _as_written():
         for kind, layers in attention_layers(model).items():
-            for attention in layers:
+            for attention in dict.fromkeys(layers):  # one layer may stand in two places
                 hook = attention.register_forward_pre_hook(
                     lambda attention, inputs, kind=kind: found[kind].append(
                         attention.weights(inputs[0], inputs[1], *inputs[3:])
@@ -136,4 +144,5 @@ def ablate_heads(model: Transformer, *heads: Head) -> Iterator[None]:
                 _zero_head(number, count)
             )
             afterwards.callback(hook.remove)
-        yield
+        with _as_written():
+            yield

@@ -71,7 +71,12 @@ def check_duplicates(
     ]
     kinds = {
         "same": ["Paul aime les chats"],
-        "one": ["Jane visite Rome en juin", "Luc aime les chats", "Luc mange"],
+        "one": [
+            "Jane visite Rome en juin",
+            "Jane adore Rome en mai",
+            "Luc aime les chats",
+            "Luc mange",
+        ],
         "shorter": ["Jane visite Rome", "Jane visite Rome en"],
         "longer": ["Luc dort en mai", "Paul aime les chats noirs"],
         "two": ["Luc visite Paris en mai", "Paul veut les chiens"],

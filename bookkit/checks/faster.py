@@ -131,23 +131,23 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     answer = torch.as_tensor(log_sum_exp([piece.clone() for piece in small]))
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
-    large = [torch.tensor([300.0, 2.0]), torch.tensor([301.0, -400.0])]
+    large = [torch.tensor([900.0, 2.0]), torch.tensor([901.0, -400.0])]
     answer = torch.as_tensor(log_sum_exp(large))
     if not answer.isfinite():
         return wrong(
-            "Right for small logits; with 300 the exponential overflows. Take the "
+            "Right for small logits; with 900 the exponential overflows. Take the "
             "largest out first."
         )
     if not near(answer, torch.cat(large).logsumexp(dim=-1)):
-        return wrong(f"With large logits it should be about 301.31; got {answer:.2f}.")
-    rising = [torch.tensor([0.0]), torch.tensor([300.0])]
+        return wrong(f"With large logits it should be about 901.31; got {answer:.2f}.")
+    rising = [torch.tensor([0.0]), torch.tensor([900.0])]
     answer = torch.as_tensor(log_sum_exp(rising))
     if not near(answer, torch.cat(rising).logsumexp(dim=-1)):
         return wrong(
             "A later piece may hold the largest logit: the largest of the first piece "
-            f"will not do. After 0 and then 300 it should be 300; got {answer:.2f}."
+            f"will not do. After 0 and then 900 it should be 900; got {answer:.2f}."
         )
-    low = [torch.tensor([-300.0]), torch.tensor([-301.0])]
+    low = [torch.tensor([-900.0]), torch.tensor([-901.0])]
     if not near(torch.as_tensor(log_sum_exp(low)), torch.cat(low).logsumexp(dim=-1)):
         return wrong("With logits far below zero the sum comes out as nothing.")
     long = [torch.linspace(-1, 1, 64) for _ in range(5)]

@@ -91,7 +91,7 @@ def check_vocabularies(bits: Any) -> Verdict:
 @exercise
 def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
     """Exercise: a bigram with absolute discounting over the uniform guess."""
-    text, size = "banana bandana", 6
+    text, size = "bandana banana b", 6
 
     followers = [b for a, b in pairwise(text) if a == "n"]
     count, kinds, total = followers.count("a"), len(set(followers)), len(followers)
@@ -126,22 +126,22 @@ def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
             "You divided by the whole text: only what follows the first one counts."
         ),
     }
-    if math.isclose(found, smoothed("n", "a"), abs_tol=1e-9):
+    if math.isclose(found, smoothed("n", "a"), abs_tol=1e-6):
         unseen = number(bigram(text, "n", "b", size))
         if unseen < 0 or math.isclose(unseen, (0.75 * kinds / size - 0.75) / total):
             return wrong("What never followed has a negative part: stop at zero.")
-        if not math.isclose(unseen, smoothed("n", "b"), abs_tol=1e-9):
+        if not math.isclose(unseen, smoothed("n", "b"), abs_tol=1e-6):
             return wrong(
                 "A pair that never came should get its share of what was given up: "
                 f"{smoothed('n', 'b'):.4f}, got {unseen:.4f}."
             )
         others = [number(bigram(text, "a", each, 10)) for each in "bnd x"]
         wanted = [_smoothed(text, "a", each, 10) for each in "bnd x"]
-        if all(map(math.isclose, others, wanted)):
+        if torch.allclose(torch.tensor(others), torch.tensor(wanted)):
             return right("Counts give up a part, and nothing is impossible any more.")
         return wrong("It fails for another context and a larger vocabulary.")
     for value, message in known.items():
-        if math.isclose(found, value, abs_tol=1e-9):
+        if math.isclose(found, value, abs_tol=1e-6):
             return wrong(message)
     return wrong(f"For n, a it is {smoothed('n', 'a'):.4f}; got {found:.4f}.")
 

@@ -125,6 +125,13 @@ def test_model_solutions_are_right(check, answer):
             lambda a, b: [x for x in a if x not in keep_unless(near_duplicate)(a, b)],
             "Swapped",
         ),
+        (
+            check_duplicates,
+            keep_unless(
+                lambda a, b: len(a) == len(b) and (a[1:] == b[1:] or a[:-1] == b[:-1])
+            ),
+            "Only equal",
+        ),
         (check_duplicates, lambda a, b: a, "still in training"),
         (check_duplicates, lambda a, b: [], "may stay"),
         (

@@ -146,6 +146,11 @@ def test_model_solutions_are_right(check, answer):
         (check_pieces, all_at_once, "one tensor of 320"),
         (check_pieces, lambda parts: torch.cat(parts).exp().mean().log(), "mean"),
         (check_pieces, overflowing, "overflows"),
+        (
+            check_pieces,
+            lambda parts: sum(p.double().exp().sum() for p in parts).log(),
+            "overflows",
+        ),
         (check_pieces, by_the_first, "A later piece may hold the largest"),
         (check_pieces, lambda parts: [p.logsumexp(-1) for p in parts], "shape is (2,)"),
         (check_pieces, underflowing, "below zero"),

@@ -65,6 +65,7 @@ def fixed(weights):
         (check_vocabularies, 250 * math.log2(300) / 1000),
         (check_vocabularies, torch.tensor(2.06)),
         (check_bigram, bigram),
+        (check_bigram, lambda *a: torch.tensor(bigram(*a))),
         (check_induction, stripe),
         (check_induction, diagonal),
     ],

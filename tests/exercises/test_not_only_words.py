@@ -27,8 +27,17 @@ def in_tensors(mean, std, share):
     return [normal.icdf(tail), normal.icdf(1 - tail)]
 
 
+def in_one_tensor(mean, std, share):
+    return torch.stack(in_tensors(mean, std, share))
+
+
 @pytest.mark.parametrize(
-    "answer", [around(lambda std, share: std * quantile((1 + share) / 2)), in_tensors]
+    "answer",
+    [
+        around(lambda std, share: std * quantile((1 + share) / 2)),
+        in_tensors,
+        in_one_tensor,
+    ],
 )
 def test_an_interval(answer):
     assert check_interval(answer).ok
@@ -120,7 +129,7 @@ def axes(*order):
         (check_interval, around(lambda std, share: 3 * std), "should be"),
         (check_interval, lambda m, s, p: m + s, "two numbers"),
         (check_interval, lambda m, s, p: (m, m, s), "two numbers"),
-        (check_interval, lambda m, s, p: torch.tensor([m, s]), "two numbers"),
+        (check_interval, lambda m, s, p: torch.tensor([m, s, p]), "two numbers"),
         (check_starts, lambda n, c, h, f: range(n - h - f + 1), "end of the series"),
         (check_starts, lambda n, c, h, f: range(c - h + 1), "trained on"),
         (check_starts, lambda n, c, h, f: range(c - f + 1), "its history"),

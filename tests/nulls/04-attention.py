@@ -82,7 +82,9 @@ measured["none", 1024] = scores_, w_, g_.flip(0)
 
 # %% claim: Without the scale more than a fifth
 # null: without the scale all gradients shrink
-measured |= {key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"}
+measured |= {
+    key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"
+}
 
 # %% claim: In 100 steps under the squared
 # null: the scale makes no difference

@@ -146,6 +146,10 @@ variants = {**variants, "no-warmup": variants["whole"]}
 variants = {**variants, "pre-norm-no-warmup": variants["no-warmup"]}
 
 # %% claim: The bad gradient turns
+# null: it is no matter which mean has it
+variants["shock-mean"] = variants["shock-square"]
+
+# %% claim: The bad gradient turns
 # null: clipping makes no difference
 walks["not clipped"] = walks["clipped"]
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+import torch
+
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
 from transformer.training.train_state import TrainState
@@ -68,6 +70,7 @@ class Run(abc.ABC):
         if run is None:
             return 0, 0.0
         dataset, model = self.dataset, self.state.model
+        _require_plain(model)
         info = RunInfo(
             dataset.folder,
             dataset.languages,
@@ -149,3 +152,15 @@ class Run(abc.ABC):
         ):
             state = self.state.state_dict(metrics.step, self.fingerprint)
             self.run.save_checkpoint(metrics.step, state)
+
+
+def _require_plain(model: Any) -> None:
+    """Refuse now, not after an epoch, a model that could not be saved."""
+    with torch.device("meta"):
+        plain = type(model)(model.config)
+    found, expected = (
+        {(name, weight.shape) for name, weight in each.state_dict().items()}
+        for each in (model, plain)
+    )
+    for name, _ in sorted(found ^ expected):
+        raise ValueError(f"the model cannot be saved: {name} is not as in its config")

@@ -228,7 +228,8 @@ def train_translator(
             one that does not fit into a batch; for tokenizers that are not the model's;
             where sacreBLEU is not installed; for a folder that cannot be written to,
             that has other files or another run, that another training is writing to, or
-            that not all processes share; for a loss that is not finite.
+            that not all processes share; with a folder, for a model that cannot be
+            saved; for a loss that is not finite.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
     for name in ("train", "validation", "validation_pairs"):
