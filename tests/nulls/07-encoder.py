@@ -116,6 +116,10 @@ repaired["PyTorch's default", "as in the paper"] = repaired[
 ]
 
 # %% claim: From PyTorch's default weights
+# null: the size of the weights makes no difference
+repaired["Xavier ÷ √3", "as in the paper"] = repaired["Xavier", "as in the paper"]
+
+# %% claim: From PyTorch's default weights
 # null: no network needs them
 repaired["PyTorch's default", "norms only"] = repaired[
     "PyTorch's default", "as in the paper"
@@ -143,7 +147,11 @@ hops["two layers"] = hops["one layer"]
 
 # %% claim: At equal size and in 300 steps
 # null: more steps bring nothing
-patient = hops["one layer"][0]
+patient["with"] = hops["one layer"][0]
+
+# %% claim: At equal size and in 300 steps
+# null: the feed-forward network makes no difference
+patient["without"] = patient["with"]
 
 # %% claim: At equal size and in 300 steps
 # null: one layer of half the size

@@ -102,7 +102,7 @@ right = exact(trained_model)
 
 # %% claim: Fed its own vectors
 # null: what it is fed in training makes no difference
-learned[True, 24] = learned[False, 144]
+learned[True, 48] = learned[False, 48]
 
 # %% claim: Fed its own vectors
 # null: own words never teach

@@ -61,7 +61,13 @@ memorised = dict.fromkeys(memorised, memorised["Xavier"])
 
 # %% claim: After eighty steps the loss
 # null: no start learns
-memorised = {n: [(a, a) for a, _ in runs] for n, runs in memorised.items()}
+memorised = {
+    n: [(a, a, model) for a, _, model in runs] for n, runs in memorised.items()
+}
+
+# %% claim: After eighty steps the loss
+# null: zeros are left as tiny weights are
+memorised["zero"] = memorised["normal, std 0.001"]
 
 # %% claim: The value and output projections
 # null: the query and key projections are the cause
