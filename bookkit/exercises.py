@@ -148,7 +148,7 @@ def explain(
         return f"These are whole numbers, {answer.dtype}: the decimals are lost."
     found, wanted = answer.double(), expected.double()
     factor = ((found * wanted).sum() / wanted.square().sum()).item()
-    if abs(factor) > 0.01 and near(found, factor * wanted):
+    if found.numel() > 1 and abs(factor) > 0.01 and near(found, factor * wanted):
         return f"Every number is {factor:.3g} times what it should be."
     gap = (found - wanted).abs().max().item()
     return f"The numbers are off by up to {gap:.2g}."
@@ -284,7 +284,12 @@ def exercise(check: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
             return wrong(
                 f"The result is right, but your function changed {asked.spoilt} in "
                 "place, and the caller still needs it. Work on a copy, or use "
-                "operations without a trailing underscore."
+                "operations that make something new."
+            )
+        if asked and asked.spoilt and not verdict.ok:
+            return wrong(
+                f"{verdict.message} And your function changed {asked.spoilt} while it "
+                "ran, which may be the reason."
             )
         return verdict
 

@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, right, wrong
+from bookkit.exercises import (
+    Refused,
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 
 
 def _some_weights(*shape: int, seed: int) -> Tensor:
@@ -67,6 +76,10 @@ def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdi
     expected = cross @ high @ low
     answer = followed(cross, layers)
     if near(answer, expected):
+        third = _some_weights(5, 5, seed=5)
+        more = cross @ ((third + own) / 2) @ high @ low
+        if not near(followed(cross, [*layers, third]), more):
+            return wrong("Right for two layers, but not for three.")
         return right("From the target token, down to the source words.")
     mistakes = {
         "The layers are in the wrong order: the way leads down, from the highest "
@@ -88,9 +101,11 @@ def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdi
 
 def _as_tensor(answer: Any) -> Any:
     """A list or tuple of numbers as one tensor; anything else as it is."""
-    if isinstance(answer, tuple | list):
-        return torch.stack([torch.as_tensor(one).double().squeeze() for one in answer])
-    return answer
+    if isinstance(answer, Tensor):
+        return answer
+    if not isinstance(answer, Sequence) and type(answer).__name__ != "ndarray":
+        raise Refused("Give back two numbers.")
+    return torch.tensor([number(one) for one in answer], dtype=torch.float64)
 
 
 @exercise

@@ -18,8 +18,8 @@ from bookkit.exercises import (
 @exercise
 def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
     """Exercise: the padding mask of a batch, from the lengths of its sentences."""
-    lengths = torch.tensor([3, 1, 4])
-    expected = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    lengths = torch.tensor([3, 4, 1])
+    expected = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]]).bool()
     answer = tensor(mask_from_lengths(lengths), "a Boolean tensor")
     if answer.shape == (4, 3):
         return wrong(
@@ -30,6 +30,10 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
         return wrong(
             f"The shape is {tuple(answer.shape)}, for (3, 4): the longest sentence has "
             "4 words, and the positions are 0, 1, 2, 3."
+        )
+    if answer.shape == (3, 1):
+        return wrong(
+            "The mask is as wide as the last sentence; the longest may stand anywhere."
         )
     if answer.shape != expected.shape:
         return wrong(f"The shape is {tuple(answer.shape)}; it should be (3, 4).")
@@ -51,11 +55,11 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
     if answer.equal(expected.flip(1)):
         return wrong("The padding is on the left; here it comes after the words.")
     if not answer.equal(expected):
-        return wrong(f"For lengths [3, 1, 4] you gave {answer.int().tolist()}.")
+        return wrong(f"For lengths [3, 4, 1] you gave {answer.int().tolist()}.")
     other = tensor(mask_from_lengths(torch.tensor([2, 2])), "a Boolean tensor")
     if other.shape != (2, 2) or not other.all():
         return wrong(
-            "Right for lengths [3, 1, 4], but not for [2, 2], without padding."
+            "Right for lengths [3, 4, 1], but not for [2, 2], without padding."
         )
     return right("A position holds a word as long as it is smaller than the length.")
 

@@ -130,6 +130,11 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
             return right(
                 "All continuations compete; the rows are the cache's new order."
             )
+        if any(row != int(row) for row in rows):
+            return wrong("A row is a whole number: divide with //.")
+        pairs = zip(*(torch.as_tensor(each).tolist() for each in again), strict=True)
+        if sorted(pairs) == [(0, 0), (1, 2)]:
+            return wrong("The right ones, but not in order: the best comes first.")
         return wrong("It fails with two hypotheses and three tokens: take the sizes.")
     for message, mistaken in known.items():
         if found == mistaken or sorted(found) == sorted(mistaken) != sorted(expected):

@@ -86,6 +86,13 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
         # and another word, so that a constant answer is not enough
         if _ids(most_similar(3, table, 2)) != [4, 2]:
             return wrong("Right for word 0, but not for word 3: is the id used?")
+        for word in (2, 3):
+            if word in _ids(most_similar(word, table, 5)):
+                return wrong(
+                    "With all the words asked for, the word itself is among them: the "
+                    "number that hides it is not low enough. Take −∞, or leave its id "
+                    "out."
+                )
         # Rows 0 and 1 point the same way, so either may come first.
         twins = torch.tensor([[1.0, 2.0], [2.0, 4.0], [-1.0, 0.0], [3.0, 0.0]])
         if [_ids(most_similar(word, twins, 2)) for word in (0, 1)] != [[1, 3], [0, 3]]:

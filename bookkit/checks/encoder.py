@@ -83,6 +83,8 @@ def check_pre_norm(
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8) * 3 + 1
     norm, sublayer = nn.LayerNorm(8), nn.Linear(8, 8)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
     told, said = norm(x), sublayer(x)
     expected = x + sublayer(told)
     mistakes = {
@@ -99,6 +101,9 @@ def check_pre_norm(
         "There is no norm: the sublayer should be told norm(x).": x + said,
         "Nobody asks the sublayer: it should be told norm(x).": x + told,
         "You normalised twice: in pre-norm nothing normalises the sum.": norm(expected),
+        "That is a norm of your own: use the one given, which has weights.": (
+            x + sublayer(nn.functional.layer_norm(x, x.shape[-1:]))
+        ),
     }
     result = answer(x, norm, sublayer)
     if not near(result, expected):
@@ -153,6 +158,12 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
             "There is no residual: call `residual(x, …)`.": (
                 attention(x, memory, memory)
             ),
+            "That is post-norm by hand: `residual` knows where its norm stands.": (
+                norm(x + attention(x, memory, memory))
+            ),
+            "x plus attention, and no norm: call `residual(x, …)`.": (
+                x + attention(x, memory, memory)
+            ),
             "x was added twice: the residual adds it for you.": (
                 residual(x, lambda told: told + attention(told, memory, memory))
             ),
@@ -165,7 +176,9 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
                     "You passed a tensor, the result of attention. Pass a function: "
                     "the residual decides when to call it, and on what."
                 )
-            if "positional argument" in str(error) and "forward" in str(error):
+            if "'sublayer'" in str(error):
+                return wrong("`residual` takes two things: x, and a function.")
+            if "'key' and 'value'" in str(error):
                 return wrong(
                     "The residual calls its sublayer with one argument; attention "
                     "wants three. Pass a function of one that adds the memory."

@@ -18,7 +18,7 @@ from bookkit.exercises import (
 @exercise
 def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
     """Exercise: padding and causal mask in one, (batch, 1, length, length)."""
-    ids = torch.tensor([[4, 5, 6, 7, 8], [3, 3, 4, 9, 5], [4, 9, 5, 3, 3]])
+    ids = torch.tensor([[4, 5, 1, 7, 8], [3, 3, 2, 9, 5], [0, 9, 5, 3, 3]])
     answer = tensor(both_masks(ids, 3), "a tensor of booleans")
     past = torch.ones(5, 5, dtype=torch.bool).tril()
     words = (ids != 3)[:, None, None, :]
@@ -55,6 +55,8 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
             "Inverted: True must mean may attend. Yours is what nn.MultiheadAttention "
             "would want."
         )
+    if torch.equal(answer, (ids > 3)[:, None, None, :] & past):
+        return wrong("Every id but pad_id is a word, smaller ones too.")
     if torch.equal(answer, words | past):
         return wrong(
             "You joined the masks by or: a pair allowed by either gets through. Both "
@@ -178,9 +180,16 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
             "A leak that makes an output smaller passes, or one that makes it larger: "
             "take the size of each change, abs()."
         )
-    if not caught(_last_to_first, _FEATURES / 100):
+    leak = _model(_second_to_first)
+    for token in range(10):  # whatever a detector puts in its place, it may be there
+        if not sees_future(leak, torch.tensor([[3, token, 4, 1, 5, 9, 2, 6]])):
+            return wrong(
+                f"A leak from the second token passes where that token is {token}: "
+                "change each token to another than it is."
+            )
+    if not caught(_last_to_first, _FEATURES / 5000):
         return wrong(
-            "A small leak passes: outputs that change by a hundredth have changed. "
+            "A small leak passes: outputs that change by a thousandth have changed. "
             "Allow for rounding and for no more."
         )
     return right("Eleven models judged, two honest and nine leaking in different ways.")
@@ -225,6 +234,8 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
             reach, layers = ((sees @ reach) > 0).float(), layers + 1
         said = number(layers_needed(length, window), "a whole number of layers")
         if said != layers:
+            if said == (length - 1) // (window - 1):
+                return wrong("Round up: what is left over needs a layer of its own.")
             if length > 1 and said == -(-length // window):
                 return wrong(
                     "A layer carries information over window - 1 places: the position "

@@ -211,6 +211,10 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
                     "cross_entropy looks for the classes in axis 1, and finds the "
                     "positions there: make logits and labels flat first."
                 )
+            if "target batch_size (2)" in str(error):
+                return wrong(
+                    "The logits are flat and the labels are not: make both flat."
+                )
             if "batch_size" in str(error):
                 return wrong(
                     "There are not as many rows as labels: the model reads all but "
@@ -280,6 +284,11 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         return wrong(
             "It calls the right model faulty. Change nothing but the padding, and "
             "compare with a tolerance: last digits differ."
+        )
+    if cross != {True} and not (cross == {False} and encoder == {True}):
+        return wrong(
+            "It misses some of the faulty models. Take the size of each difference, "
+            "abs(), and allow for rounding and no more."
         )
     if cross != {True}:
         return wrong(

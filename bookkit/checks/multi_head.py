@@ -31,6 +31,9 @@ def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
     answer = tensor(split(x, HEADS))
     cut = x.view(BATCH, LENGTH, HEADS, D_K)
     if near(answer, cut.transpose(1, 2)):
+        halves = x.view(BATCH, LENGTH, 2, -1).transpose(1, 2)
+        if not near(tensor(split(x, 2)), halves):
+            return wrong(f"right for {HEADS} heads, but not for 2: is num_heads used?")
         return right("each head holds its own features of every word")
     if near(answer, x.view(BATCH, HEADS, LENGTH, D_K)):
         return wrong(
@@ -60,7 +63,7 @@ def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
 def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
     """Put heads (batch, heads, length, d_k) together again."""
     x = _sentences()
-    heads = x.view(BATCH, LENGTH, HEADS, D_K).transpose(1, 2)
+    heads = x.view(BATCH, LENGTH, HEADS, D_K).transpose(1, 2).contiguous()
     answer = tensor(merge(heads))
     if near(answer, x):
         return right("every word has its features back, in their old order")
@@ -123,6 +126,10 @@ def check_question(query_weight: Tensor) -> Verdict:
             "kind that asks, the column the kind asked for"
         )
     if asked[2, 1] < 0.9:
+        if not query_weight[:4].any() and query_weight[4:].any():
+            return wrong(
+                "that row is one of the code's numbers: the kinds are the first four"
+            )
         row = ", ".join(f"{weight:.2f}" for weight in asked[2].tolist())
         if weights(8 * query_weight)[2, 1] >= 0.9:
             got = f"visite gets only {asked[2, 1]:.2f} of the weight"

@@ -162,7 +162,7 @@ def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
     most = max(shares, key=lambda k: shares[k])
     if most == 2:
         return wrong(
-            f"it looks the right way, but with {shares[2]:.2f} of its weight: the "
+            f"it looks the right way, but with {shares[2]:.3f} of its weight: the "
             "scores need a larger factor"
         )
     if shares[most] < 0.5:

@@ -99,6 +99,12 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
         two = clipped(gradients, 2.0)
         if not torch.allclose(two, torch.tensor([0.8, 0.4, 0.8, -1.6]).double()):
             return wrong("Right for max_norm = 1, but not for 2: is max_norm used?")
+        between = clipped([torch.tensor([0.9]), torch.tensor([1.2])], 2.0)
+        if not torch.allclose(between, torch.tensor([0.9, 1.2]).double()):
+            return wrong(
+                "With max_norm = 2 a gradient of norm 1.5 should stay as it is; (0.9, "
+                f"1.2) became {between.tolist()}."
+            )
         try:
             still = clipped([torch.zeros(2), torch.zeros(1)], 1.0)
         except ZeroDivisionError:

@@ -53,6 +53,7 @@ RIGHT = [
     (check_each, lambda p, y: each(p, y).tolist()),
     (check_each, lambda p, y: tuple(each(p, y))),
     (check_each, each_by_loop),
+    (check_each, lambda p, y: each(p, y).numpy()),
 ]
 
 WRONG = [
@@ -97,7 +98,7 @@ WRONG = [
     (check_followed, lambda c, ls: ls[1] @ c, "want transposing"),
     (check_each, lambda p, y: each(p, y, group=p), "precision"),
     (check_each, lambda p, y: (p == y).double().mean(), "one accuracy"),
-    (check_each, lambda p, y: (p == y).double().mean().item(), "tensor"),
+    (check_each, lambda p, y: (p == y).double().mean().item(), "two numbers"),
     (check_each, lambda p, y: each(p, y).flip(0), "wrong order"),
     (check_each, lambda p, y: 1 - each(p, y), "error rates"),
     (check_each, lambda p, y: each(p, torch.ones_like(y)), "NaN"),
