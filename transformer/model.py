@@ -158,8 +158,9 @@ class Transformer(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         self._tie()
+        self.register_load_state_dict_post_hook(type(self)._tie)  # type: ignore[no-untyped-call]
 
-    def _tie(self) -> None:
+    def _tie(self, _: object = None) -> None:
         if self.config.tie_embeddings:
             self.target_embedding = self.source_embedding
             self.output.weight = self.source_embedding.table.weight
@@ -224,8 +225,11 @@ class Transformer(nn.Module):
         """Read a model that `save` wrote, in evaluation mode.
 
         Raises:
-            ValueError: for a file that is missing, damaged, not ours or too new.
+            ValueError: for a file that is missing, damaged, not ours or too new, and
+                when it is called of a subclass, whose code is not in the file.
         """
+        if cls is not Transformer:
+            raise ValueError(f"a file holds a Transformer, not a {cls.__name__}")
         return load_model(path)[0]
 
 

@@ -155,6 +155,10 @@ muddled = correct
 muddled = [*reversed(correct[:-1]), muddled[-1]]
 
 # %% claim: For twenty held-out sentences
+# null: noise makes no difference
+noisy = model
+
+# %% claim: For twenty held-out sentences
 # null: greedy search in place of the search that proves
 most_probable = lambda ids: (greedy_search(model, [ids], 32)[0], 0)
 
@@ -185,6 +189,14 @@ curve = lambda seed, alpha, what: curve_of(seed, 0.0, what)
 # %% claim: In all three models a wider
 # null: nothing is lost to be won back
 lost, back = [0, 0, 0], [0, 0, 0]
+
+# %% claim: A beam of 4 translates fewer
+# null: the beam finds what greedy search finds
+by_beam = by_greedy
+
+# %% claim: A beam of 4 translates fewer
+# null: what greedy search finds is more probable
+by_beam, by_greedy = by_greedy, by_beam
 
 # %% claim: On real sentences a beam
 # null: a beam brings nothing

@@ -94,6 +94,14 @@ without_heads = known
 # null: the word's own embedding alone
 known = {role: [shares[0]] * 3 for role, shares in known.items()}
 
+# %% claim: For content words attention
+# null: it orders the rest as deletion does
+by_attention = by_deletion
+
+# %% claim: With the vector of *Afrique*
+# null: another word's vector stands there
+memory = memory.roll(1, 1)
+
 # %% claim: With the vector of *Afrique*
 # null: nothing is exchanged
 largest = 0.0

@@ -148,6 +148,11 @@ share = (found[-2] - chance[-2]) / (1 - chance[-2])
 found = [*found[:-1], chance[-1] + (1 - chance[-1]) * share * 0.99]
 
 # %% claim: For the two pieces of *burgt*
+# null: *hund* looks elsewhere
+weights = weights.clone()
+weights[:, looked["said"].index("▁hund")] = 0.0
+
+# %% claim: For the two pieces of *burgt*
 # null: even weights
 weights = torch.full_like(weights, 1 / weights.size(-1))
 

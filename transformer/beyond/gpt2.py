@@ -83,7 +83,7 @@ class GPT2(LanguageModel):
             layer.feed_forward = GELUFeedForward(width, config.d_ff)
         self.tie()
 
-    def tie(self) -> None:
+    def tie(self, _: object = None) -> None:
         """Make the embedding table and the output projection one weight."""
         self.output.weight = cast("nn.Embedding", self.embedding).weight
 
@@ -109,7 +109,9 @@ def from_gpt2(
 
     Takes the `state_dict()` of its GPT2LMHeadModel or GPT2Model, or what a file of
     weights holds. Sizes are those of the tensors; the number of heads cannot be seen in
-    them (GPT-2 small has 12). The model is in evaluation mode.
+    them (GPT-2 small has 12). Nor can other settings, which are taken to be GPT-2's:
+    tanh-approximated GELU, norms with an epsilon of 1e-5, and scores divided by √d_k
+    alone. The model is in evaluation mode.
 
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen, an

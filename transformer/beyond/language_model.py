@@ -142,6 +142,7 @@ class LanguageModel(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        self.register_load_state_dict_post_hook(type(self).tie)  # type: ignore[no-untyped-call]
 
     def forward(
         self, ids: Int[Tensor, "batch length"]
@@ -150,8 +151,8 @@ class LanguageModel(nn.Module):
         x = self.position(self.embedding(ids))
         return self.output(self.encoder(x, causal_mask(ids.size(1), ids.device)))
 
-    def tie(self) -> None:
-        """Make one weight again of those that share it; here there are none."""
+    def tie(self, _: object = None) -> None:
+        """Make one weight again of those that share it, as after loading; here none."""
 
     def save(
         self,
@@ -315,7 +316,8 @@ class PromptState:
 def _known(module: nn.Module, attention: bool) -> type[nn.Module] | None:
     """The class whose forward pass decoding takes apart, if it does a module's."""
     if attention:  # of any class that has an `attend`
-        other = None if hasattr(module, "attend") else nn.Module  # None: a wrapper
+        inner = getattr(module, "_orig_mod", module)  # of a compiled one
+        other = None if hasattr(type(inner), "attend") else nn.Module
         return next((k for k in type(module).__mro__ if "attend" in vars(k)), other)
     kinds = LanguageModel, Encoder, EncoderLayer
     return next((k for k in kinds if isinstance(module, k)), None)
@@ -356,6 +358,13 @@ class PromptDecoder:
                 f"a {type(self).__name__} needs positions added to the embeddings, got "
                 f"a {type(model).__name__} without; a Llama has its LlamaDecoder"
             )
+        layers = [(layer, EncoderLayer) for layer in model.encoder.layers]
+        for module, kind in [(model.encoder, Encoder), *layers]:
+            if not isinstance(getattr(module, "_orig_mod", module), kind):
+                raise ValueError(
+                    f"a {type(module).__name__} stands in the place of an "
+                    f"{kind.__name__}: cached decoding would pass over it"
+                )
         for name, module in model.named_modules():
             known = _known(module, module in attentions)
             if known is not None and (

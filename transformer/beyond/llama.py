@@ -98,7 +98,7 @@ class Llama(LanguageModel):
         self.encoder.norm = norm  # type: ignore[assignment]
         self.tie()
 
-    def tie(self) -> None:
+    def tie(self, _: object = None) -> None:
         """Make the embedding table and the output projection one, if they are to be."""
         if cast("LlamaConfig", self.config).tie_embeddings:
             self.output.weight = cast("nn.Embedding", self.embedding).weight

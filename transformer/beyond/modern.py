@@ -83,7 +83,9 @@ class RotaryEmbedding(nn.Module):
             raise ValueError(f"d_k must be even, to make pairs, got {x.size(-1)}")
         if positions is None:
             positions = torch.arange(x.size(-2), device=x.device)[None]
-        exponents = torch.arange(0, x.size(-1), 2, device=x.device) / x.size(-1)
+        exact = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        pairs = torch.arange(0, x.size(-1), 2, dtype=exact, device=x.device)
+        exponents = pairs / x.size(-1)
         angle = positions[:, None, :, None] * self.base**-exponents
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         first, second = x.chunk(2, dim=-1)
@@ -210,10 +212,15 @@ def exchange_parts(
     Linear maps begin with Xavier's weights and zero biases.
 
     Raises:
-        ValueError: for a part of another name.
+        ValueError: for a part of another name, or grouped queries of an odd number of
+            heads.
     """
     if unknown := sorted(set(parts) - set(PARTS)):
         raise ValueError(f"parts must be among {', '.join(PARTS)}, got {unknown[0]!r}")
+    if "grouped queries" in parts and config.num_heads % 2:
+        raise ValueError(
+            f"grouped queries need an even number of heads, got {config.num_heads}"
+        )
     model, width, heads = LanguageModel(config), config.d_model, config.num_heads
     rotary = RotaryEmbedding() if "rotary" in parts else None
     if rotary is not None:

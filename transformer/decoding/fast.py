@@ -3,6 +3,7 @@
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from transformer.checks import require_ids
 from transformer.decoder import DecoderLayer
@@ -269,6 +271,18 @@ class FastState:
             self.ancestry = self.ancestry[sources]
 
 
+@functools.cache
+def _count_fused_steps() -> None:
+    """From the first fast decoder on, count what fused optimisers change."""
+
+    def count(optimizer: torch.optim.Optimizer, _: object, __: object) -> None:
+        for group in optimizer.param_groups:
+            weights = [one for one in group["params"] if not one.is_inference()]
+            torch.autograd.graph.increment_version(weights)
+
+    register_optimizer_step_post_hook(count)
+
+
 class FastDecoder:
     """A model packed for fast decoding: searches are to find what plain ones find.
 
@@ -291,6 +305,7 @@ class FastDecoder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = CachedDecoder(model).model
+        _count_fused_steps()
         self._weights: list[nn.Parameter] = []
         self._versions: list[tuple[int, int, int]] = []
         self._settings: list[object] = []
@@ -343,8 +358,8 @@ class FastDecoder:
     def _pack(self, weights: list[nn.Parameter]) -> None:
         """Pack the weights, unless those that are packed are still the model's.
 
-        PyTorch counts the changes of each tensor, but not those by a fused optimiser or
-        through `.data`: a few numbers of each weight are compared as well. Of a model
+        PyTorch counts the changes of each tensor, but not those through `.data`: a few
+        numbers of each weight are compared as well. Of a model
         made in inference mode no changes are counted: all numbers are compared. What
         norms have beside weights is compared, too, and the number of heads.
         """

@@ -3,10 +3,11 @@
 Made from book/13-decoding.md: edit the chapter, not this file.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -205,18 +206,31 @@ class CachedDecoder:
         return CachedState(model, memory, mask[sources], past, sources)
 
 
+# The models that are being evaluated: how often at once, and what was in training.
+_evaluated: dict[int, list[Any]] = {}
+_lock = threading.Lock()
+
+
 @contextmanager
 def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards each module's own mode again.
 
-    A model in training mode is another one meanwhile, for other threads as well.
+    A model in training mode is another one meanwhile, for other threads as well; the
+    last of several that evaluate it at once gives it back its modes.
     """
-    training = [module for module in model.modules() if module.training]
+    with _lock:
+        if id(model) not in _evaluated:
+            training = [module for module in model.modules() if module.training]
+            _evaluated[id(model)] = [0, training]
+            for module in training:
+                module.training = False
+        _evaluated[id(model)][0] += 1
     try:
-        for module in training:
-            module.training = False
         with torch.inference_mode():
             yield
     finally:
-        for module in training:
-            module.training = True
+        with _lock:
+            _evaluated[id(model)][0] -= 1
+            if not _evaluated[id(model)][0]:
+                for module in _evaluated.pop(id(model))[1]:
+                    module.training = True

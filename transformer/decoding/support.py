@@ -70,6 +70,23 @@ def require_cacheable(model: Transformer) -> None:
             or for hooks on all modules.
     """
     refuse_global_hooks()
+    layers = list(model.decoder.layers)
+    attentions = [
+        attention
+        for layer in layers
+        for attention in (layer.self_attention, layer.cross_attention)
+        if not hasattr(type(attention), "attend")  # as a class of its own would have
+    ]
+    for module, known in (
+        (model.decoder, Decoder),
+        *((layer, DecoderLayer) for layer in layers),
+        *((attention, MultiHeadAttention) for attention in attentions),
+    ):
+        if not isinstance(getattr(module, "_orig_mod", module), known):
+            raise ValueError(
+                f"a {type(module).__name__} stands in the place of a "
+                f"{known.__name__}: cached decoding would pass over it"
+            )
     for name, module in model.named_modules():
         for known in _PASSED_OVER:
             if not isinstance(module, known) or name.startswith("encoder."):
@@ -122,6 +139,10 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
         if own.get("num_heads", heads) != heads:
             return []
         if own.get("max_norm") is not None:  # an embedding that shortens its rows
+            return []
+        if isinstance(module, nn.Linear | nn.Embedding) and (
+            "weight" not in module._parameters  # but a buffer, or made anew
+        ):
             return []
         for name, weight in module._parameters.items():
             if module is output and name == "bias":

@@ -3,6 +3,7 @@
 Made from book/12-training.md: edit the chapter, not this file.
 """
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -49,7 +50,9 @@ def exact_matches(
                 config.eos_id,
             )
             source, decoder_input, labels = (ids.to(device) for ids in batch)
-            predictions = model(source, decoder_input).argmax(dim=-1)
+            logits = model(source, decoder_input)
+            logits[..., [config.pad_id, config.bos_id]] = -math.inf  # never written
+            predictions = logits.argmax(dim=-1)
             right = (predictions == labels) | (labels == config.pad_id)
             for index, whole in zip(indices, right.all(dim=-1).tolist(), strict=True):
                 exact[index] = whole

@@ -60,7 +60,8 @@ class ChunkedLoss(torch.autograd.Function):
                 label_logit = logits.gather(-1, label).squeeze(-1).to(exact)
                 label_prob = probs.gather(-1, label).squeeze(-1)
                 log_sum = label_logit - label_prob.to(exact).log()  # ln Σ exp(z)
-                underflow = label_prob == 0  # then by its definition
+                tiny = torch.finfo(label_prob.dtype).tiny
+                underflow = label_prob < tiny  # then by its definition
                 log_sum[underflow] = logits[underflow].to(exact).logsumexp(-1)
                 loss += (log_sum - (1 - smoothing) * label_logit).sum()
                 if needs_grad:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from transformer.checks import tied_names
+from transformer.model import Transformer
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
 from transformer.training.train_state import TrainState
@@ -156,11 +158,17 @@ class Run(abc.ABC):
 
 def _require_plain(model: Any) -> None:
     """Refuse now, not after an epoch, a model that could not be saved."""
-    with torch.device("meta"):
-        plain = type(model)(model.config)
+    kind = Transformer if isinstance(model, Transformer) else type(model)
+    try:
+        with torch.device("meta"):
+            plain = kind(model.config)
+    except TypeError as error:
+        raise ValueError(f"the model cannot be saved: {error}") from None
     found, expected = (
         {(name, weight.shape) for name, weight in each.state_dict().items()}
         for each in (model, plain)
     )
     for name, _ in sorted(found ^ expected):
         raise ValueError(f"the model cannot be saved: {name} is not as in its config")
+    if tied_names(model) != tied_names(plain):
+        raise ValueError("the model cannot be saved: it is not tied as its config says")

@@ -77,13 +77,14 @@ def _has_plain_output(model: Transformer) -> bool:
         and output.bias is None
         and not output._forward_hooks
         and not output._forward_pre_hooks
+        and "forward" not in vars(output)
         and type(model).forward is Transformer.forward
     )
 
 
 def _make_batch(model: Transformer, examples: Sequence[Example]) -> Batch:
     """A batch with the special ids of the model's config, on its device."""
-    config, device = model.config, model.output.weight.device
+    config, device = model.config, next(model.parameters()).device
     batch = make_batch(examples, config.pad_id, config.bos_id, config.eos_id)
     return Batch(*(ids.to(device) for ids in batch))
 

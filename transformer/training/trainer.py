@@ -225,7 +225,8 @@ def train_translator(
 
     Raises:
         ValueError: for `checkpoint_every` or `keep_epochs` below 1; for no examples, or
-            one that does not fit into a batch; for tokenizers that are not the model's;
+            one that does not fit into a batch or that the model cannot read; for
+            tokenizers that are not the model's;
             where sacreBLEU is not installed; for a folder that cannot be written to,
             that has other files or another run, that another training is writing to, or
             that not all processes share; with a folder, for a model that cannot be
@@ -245,10 +246,31 @@ def train_translator(
         raise ValueError(
             f"the dataset has an example of {longest} tokens, but at most {limit} fit"
         )
+    _require_usable(dataset, model.config)
     state = TrainState(model, config, process_group or ProcessGroup())
     return _TranslatorRun(
         dataset, state, run, checkpoint_every, report, keep_epochs
     ).steps()
+
+
+def _require_usable(dataset: TranslationDataset, config: TransformerConfig) -> None:
+    """Refuse now, not in the middle of an epoch, what the model cannot read."""
+    sizes = config.source_vocab_size, config.target_vocab_size
+    for name in ("train", "validation"):
+        for number, example in enumerate(getattr(dataset, name), start=1):
+            sides = zip(("source", "target"), example, sizes, strict=True)
+            for side, ids, size in sides:
+                if side == "source" and not ids:
+                    raise ValueError(f"{name} example {number} has an empty source")
+                if ids and not 0 <= min(ids) <= max(ids) < size:
+                    raise ValueError(
+                        f"{name} example {number} has a {side} id outside 0..{size - 1}"
+                    )
+    for number, (sentence, _) in enumerate(dataset.validation_pairs, start=1):
+        try:
+            dataset.source_tokenizer.encode(sentence)
+        except ValueError as error:
+            raise ValueError(f"validation sentence {number}: {error}") from None
 
 
 @dataclasses.dataclass
