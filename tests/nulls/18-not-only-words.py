@@ -100,6 +100,11 @@ errors["larger alone"], errors["smaller alone"] = (
     errors["larger alone"],
 )
 
+# %% claim: With windows at nine scales
+# null: how far back a model looks makes no difference
+errors["map, 9 years"] = errors["map, 44 years"]
+errors["last 8 years"] = errors["encoder"]
+
 # %% claim: Schwarz's criterion
 # null: how many years it sees makes no difference
 by_order = dict.fromkeys(by_order, errors["autoregression"].mean().item())
