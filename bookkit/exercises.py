@@ -3,7 +3,7 @@
 import dis
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
@@ -83,6 +83,17 @@ def number(answer: Any, wanted: str = "a number") -> float:
     if not math.isfinite(value):
         raise Refused(f"Wanted is {wanted}; yours came out as {value}.")
     return value
+
+
+def numbers(answer: Any, wanted: str) -> list[float]:
+    """The numbers of an answer: a tensor's, an array's or those of any series."""
+    if answer is None or answer is ...:
+        raise _UnansweredError
+    if isinstance(answer, Tensor):
+        answer = answer.flatten().tolist()
+    if isinstance(answer, str | Mapping) or not isinstance(answer, Iterable):
+        raise Refused(f"Give back {wanted}.")
+    return [number(one) for one in answer]
 
 
 def tensor(answer: Any, wanted: str = "a tensor") -> Tensor:
@@ -280,16 +291,16 @@ def exercise(check: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
                     f"{_named(answer)}."
                 )
             return wrong(f"That is {_named(answer)}: not what is asked for.")
-        if asked and asked.spoilt and verdict.ok:
-            return wrong(
-                f"The result is right, but your function changed {asked.spoilt} in "
-                "place, and the caller still needs it. Work on a copy, or use "
-                "operations that make something new."
-            )
         if asked and asked.spoilt and not verdict.ok:
             return wrong(
                 f"{verdict.message} And your function changed {asked.spoilt} while it "
                 "ran, which may be the reason."
+            )
+        if asked and asked.spoilt:
+            return wrong(
+                f"The result is right, but your function changed {asked.spoilt} in "
+                "place, and the caller still needs it. Work on a copy, or use "
+                "operations that make something new."
             )
         return verdict
 

@@ -502,11 +502,11 @@ def foreign(model):
 
 
 CHANGES = {
-    hooked: r"encoder.layers.1, a EncoderLayer, has a",
-    patched: r"encoder.layers.0, a EncoderLayer, has a",
-    shared: r"encoder.layers.0.self_attention, a GroupedQueryAttention, has a",
-    doubled: r"encoder.layers.1.self_attention, a Twice, has a",
-    foreign: r"encoder.layers.1.self_attention, a MultiheadAttention, has a",
+    hooked: r"encoder.layers.1, a EncoderLayer, has hooks of its own",
+    patched: r"encoder.layers.0, a EncoderLayer, has forward of its own",
+    shared: r"encoder.layers.0.self_attention, a GroupedQuery\w+, has hooks of its own",
+    doubled: r"encoder.layers.1.self_attention, a Twice, has forward of its own",
+    foreign: r"encoder.layers.1.self_attention is not a .* of the class MultiheadAtt",
 }
 
 

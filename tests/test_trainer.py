@@ -419,6 +419,6 @@ def test_a_model_that_cannot_be_saved_is_refused_before_a_step(dataset, tmp_path
     model = small_model(dataset)
     model.output = nn.Sequential(model.output)
     before = weights(model)
-    with pytest.raises(ValueError, match="cannot be saved: output"):
+    with pytest.raises(ValueError, match=r"cannot be saved: .*output\.weight"):
         next(train_translator(dataset, model, CONFIG, tmp_path / "run"))
     assert equal(weights(model), before)

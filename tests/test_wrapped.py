@@ -87,20 +87,18 @@ def test_a_wrapped_layer_is_refused() -> None:
     model = small()
     model.decoder.layers[0] = Adapter(model.decoder.layers[0])
     for kind in (CachedDecoder, FastDecoder):
-        with pytest.raises(
-            ValueError, match="Adapter stands in the place of a Decoder"
-        ):
+        with pytest.raises(ValueError, match="not a DecoderLayer but of"):
             kind(model)
     model = small()
     layer = model.decoder.layers[1]
     layer.cross_attention = Adapter(layer.cross_attention)
-    with pytest.raises(ValueError, match=r"Adapter .* a MultiHeadAttention"):
+    with pytest.raises(ValueError, match="cross_attention is not a MultiHead"):
         CachedDecoder(model)
     config = LanguageModelConfig(11, **SIZES, num_layers=1, max_length=8)
     language_model = LanguageModel(config)
     layers = language_model.encoder.layers
     layers[0] = Adapter(layers[0])
-    with pytest.raises(ValueError, match=r"Adapter .* an EncoderLayer"):
+    with pytest.raises(ValueError, match="not a EncoderLayer but of the class Adapter"):
         PromptDecoder(language_model)
 
 

@@ -260,7 +260,6 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
     with torch.device("meta"):  # shapes, and no memory taken
         model = Transformer(config)
     load_strictly(model, tensors)
-    model._tie()
     return model.eval(), metadata
 
 

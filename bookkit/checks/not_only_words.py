@@ -1,6 +1,6 @@
 """Checks for the exercises of chapter 18, Is it only for words?"""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from bookkit.exercises import (
     exercise,
     explain,
     near,
-    number,
+    numbers,
     right,
     tensor,
     wrong,
@@ -30,14 +30,10 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
     """The interval around the mean that holds a share of a normal distribution."""
     cases = ((40.0, 25.0, 0.8), (-3.0, 0.5, 0.5), (0.0, 2.0, 0.95))
     for mean, std, share in cases:
-        answer = interval(mean, std, share)
-        if isinstance(answer, Tensor):
-            answer = answer.flatten().tolist()
-        if not isinstance(answer, Iterable):
-            raise Refused("Give back two numbers: the lower and the upper end.")
-        ends = [number(end) for end in answer]
+        wanted = "two numbers: the lower and the upper end"
+        ends = numbers(interval(mean, std, share), wanted)
         if len(ends) != 2:
-            raise Refused("Give back two numbers: the lower and the upper end.")
+            raise Refused(f"Give back {wanted}.")
         low, high = ends
         if low > high:
             return wrong("the lower end comes first")
@@ -91,11 +87,8 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
         (20, 11, 8, 3),
     ):
         answer = starts(length, cut, history, horizon)
-        if isinstance(answer, Tensor):
-            answer = answer.flatten().tolist()
-        if isinstance(answer, int | float | str) or not isinstance(answer, Iterable):
-            raise Refused("Give back the indices: a list, a range or a tensor.")
-        found = sorted({int(number(start)) for start in answer})
+        wanted = "the indices: a list, a range or a tensor"
+        found = sorted({int(start) for start in numbers(answer, wanted)})
         last = cut - history - horizon
         if found == list(range(last + 1)):
             continue

@@ -1,7 +1,6 @@
 """Answers that fit a check's first example and are wrong, and right ones like them."""
 
 import math
-from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -21,10 +20,7 @@ from bookkit.checks.multi_head import check_merge, check_question, check_split
 from bookkit.checks.since import check_centred
 from bookkit.checks.training import check_clip
 from bookkit.checks.translation import check_clipped, check_corpus, check_encode
-
-
-def grams(words, n):
-    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+from tests.exercises.test_translation import grams
 
 
 def bleu(hits, to_number=lambda score: score):
@@ -93,7 +89,6 @@ def shares(predicted, labels):
 RIGHT = [
     (check_pieces, running),
     (check_corpus, bleu(clipped)),
-    (check_corpus, bleu(clipped, lambda score: round(score.item(), 2))),
     (
         check_clipped,
         lambda h, r, n: (
@@ -185,6 +180,7 @@ def remove_while_running(training, test):
 
 WRONG = [
     (check_corpus, bleu(unclipped), "did not clip"),
+    (check_corpus, bleu(clipped, lambda score: round(score.item(), 2)), "but rounded"),
     (check_encode, joined_letters, "two pieces, not the letters"),
     (check_encode, one_at_a_time, "before the next begins"),
     (

@@ -76,6 +76,10 @@ inside["encoder"] = inside["GRU"] = [0.8] * 3
 # null: the autoregression's are as narrow as the encoder's
 inside["autoregression"] = inside["encoder"]
 
+# %% claim: Intervals of the autoregression
+# null: the coverage is the same in all years
+held["encoder"] = held["encoder"].roll(50, 1)
+
 # %% claim: With windows at nine scales
 # null: the years in another order
 series = series[torch.randperm(len(series))]

@@ -153,7 +153,6 @@ def from_gpt2(
     with torch.device("meta"):
         model = GPT2(config)
     load_strictly(model, ours)
-    model.tie()
     return model.eval()
 
 

@@ -26,7 +26,7 @@ from transformer.checks import (
     require_state,
     tied_names,
 )
-from transformer.decoding.support import refuse_global_hooks
+from transformer.decoding.support import attention_class, require_followed
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
@@ -208,7 +208,6 @@ class LanguageModel(nn.Module):
         except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0][:300]
             raise ValueError(f"{path} holds no {cls.__name__}: {reason}") from None
-        model.tie()
         return model.eval()
 
     @classmethod
@@ -313,16 +312,6 @@ class PromptState:
         self.lengths = self.lengths[rows]
 
 
-def _known(module: nn.Module, attention: bool) -> type[nn.Module] | None:
-    """The class whose forward pass decoding takes apart, if it does a module's."""
-    if attention:  # of any class that has an `attend`
-        inner = getattr(module, "_orig_mod", module)  # of a compiled one
-        other = None if hasattr(type(inner), "attend") else nn.Module
-        return next((k for k in type(module).__mro__ if "attend" in vars(k)), other)
-    kinds = LanguageModel, Encoder, EncoderLayer
-    return next((k for k in kinds if isinstance(module, k)), None)
-
-
 class PromptDecoder:
     """Cached decoding of a language model, for every search of chapter 13.
 
@@ -349,7 +338,6 @@ class PromptDecoder:
     def _require_cacheable(self) -> None:
         """Refuse what decoding would not follow; hooks may come at any time."""
         model = self.model
-        refuse_global_hooks()
         attentions = [layer.self_attention for layer in model.encoder.layers]
         turned = any(getattr(each, "rotary", None) for each in attentions)
         followed = not turned and not isinstance(model.position, nn.Identity)
@@ -358,24 +346,16 @@ class PromptDecoder:
                 f"a {type(self).__name__} needs positions added to the embeddings, got "
                 f"a {type(model).__name__} without; a Llama has its LlamaDecoder"
             )
-        layers = [(layer, EncoderLayer) for layer in model.encoder.layers]
-        for module, kind in [(model.encoder, Encoder), *layers]:
-            if not isinstance(getattr(module, "_orig_mod", module), kind):
-                raise ValueError(
-                    f"a {type(module).__name__} stands in the place of an "
-                    f"{kind.__name__}: cached decoding would pass over it"
-                )
-        for name, module in model.named_modules():
-            known = _known(module, module in attentions)
-            if known is not None and (
-                getattr(module.forward, "__func__", None) is not known.forward
-                or module._forward_hooks
-                or module._forward_pre_hooks
-            ):
-                raise ValueError(
-                    f"{name or 'the model'}, a {type(module).__name__}, has a forward "
-                    "pass or hooks of its own, which cached decoding would pass over"
-                )
+        places: list[tuple[str, nn.Module, type[nn.Module]]] = [
+            ("the model", model, LanguageModel),
+            ("encoder", model.encoder, Encoder),
+        ]
+        for number, layer in enumerate(model.encoder.layers):
+            name, attention = f"encoder.layers.{number}", layer.self_attention
+            kind = attention_class(attention)
+            places.append((name, layer, EncoderLayer))
+            places.append((f"{name}.self_attention", attention, kind))
+        require_followed(places)
 
     def prefill(
         self,

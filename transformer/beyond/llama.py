@@ -227,7 +227,6 @@ def from_llama(
     with torch.device("meta"):
         model = Llama(config)
     load_strictly(model, ours)
-    model.tie()
     return model.eval()
 
 

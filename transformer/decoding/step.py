@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -207,7 +207,7 @@ class CachedDecoder:
 
 
 # The models that are being evaluated: how often at once, and what was in training.
-_evaluated: dict[int, list[Any]] = {}
+_evaluated: dict[int, tuple[int, list[nn.Module]]] = {}
 _lock = threading.Lock()
 
 
@@ -219,18 +219,19 @@ def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     last of several that evaluate it at once gives it back its modes.
     """
     with _lock:
-        if id(model) not in _evaluated:
-            training = [module for module in model.modules() if module.training]
-            _evaluated[id(model)] = [0, training]
-            for module in training:
-                module.training = False
-        _evaluated[id(model)][0] += 1
+        training = [module for module in model.modules() if module.training]
+        times, training = _evaluated.get(id(model), (0, training))
+        _evaluated[id(model)] = times + 1, training
+        for module in training:
+            module.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
         with _lock:
-            _evaluated[id(model)][0] -= 1
-            if not _evaluated[id(model)][0]:
-                for module in _evaluated.pop(id(model))[1]:
+            times, training = _evaluated.pop(id(model))
+            if times > 1:
+                _evaluated[id(model)] = times - 1, training
+            else:
+                for module in training:
                     module.training = True

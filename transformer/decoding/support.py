@@ -5,7 +5,7 @@ Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,8 @@ from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
     "unwrap",
-    "refuse_global_hooks",
+    "attention_class",
+    "require_followed",
     "require_cacheable",
     "packable_weights",
 ]
@@ -38,25 +39,55 @@ def unwrap(model: nn.Module) -> Transformer:
     return inner
 
 
-_PASSED_OVER = (Transformer, Decoder, DecoderLayer, MultiHeadAttention)
-
-
 def _has_global_hooks() -> bool:
     """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
     known = nn.modules.module
     return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
 
 
-def refuse_global_hooks() -> None:
-    """Refuse to decode while there are hooks on all modules.
+def attention_class(attention: nn.Module) -> type[nn.Module]:
+    """MultiHeadAttention, or another class with an `attend`, whose place this has."""
+    inner = getattr(attention, "_orig_mod", attention)  # of a compiled one
+    kinds = (MultiHeadAttention, *type(inner).__mro__)
+    of_its_own = (k for k in kinds if isinstance(inner, k) and "attend" in vars(k))
+    return next(of_its_own, MultiHeadAttention)
+
+
+def require_followed(places: Iterable[tuple[str, nn.Module, type[nn.Module]]]) -> None:
+    """Refuse modules whose forward pass a decoder that takes them apart would not do.
+
+    `places` are names, the modules there, and the classes that are taken apart.
 
     Raises:
-        ValueError: for such hooks.
+        ValueError: naming a module of another class, or with a forward pass or hooks
+            of its own, or for hooks on all modules.
     """
     if _has_global_hooks():
         raise ValueError(
             "there are hooks on all modules, some of which cached decoding passes over"
         )
+    for name, module, known in places:
+        inner = getattr(module, "_orig_mod", module)
+        kind = type(inner).__name__
+        if not isinstance(inner, known):
+            raise ValueError(
+                f"{name} is not a {known.__name__} but of the class {kind}, which "
+                "cached decoding would pass over"
+            )
+        changed = [
+            method
+            for method in ("forward", "decode")
+            if method in vars(inner)
+            or getattr(type(inner), method, None) != getattr(known, method, None)
+        ]
+        for each in (module, inner):
+            if each._forward_hooks or each._forward_pre_hooks:
+                changed.append("hooks")
+        if changed:
+            raise ValueError(
+                f"{name}, a {kind}, has {changed[0]} of its own, which cached decoding "
+                "would pass over"
+            )
 
 
 def require_cacheable(model: Transformer) -> None:
@@ -66,44 +97,19 @@ def require_cacheable(model: Transformer) -> None:
     those may be replaced, and have hooks.
 
     Raises:
-        ValueError: naming the module whose forward pass or hooks would be passed over,
-            or for hooks on all modules.
+        ValueError: for what `require_followed` refuses.
     """
-    refuse_global_hooks()
-    layers = list(model.decoder.layers)
-    attentions = [
-        attention
-        for layer in layers
-        for attention in (layer.self_attention, layer.cross_attention)
-        if not hasattr(type(attention), "attend")  # as a class of its own would have
+    places: list[tuple[str, nn.Module, type[nn.Module]]] = [
+        ("the model", model, Transformer),
+        ("decoder", model.decoder, Decoder),
     ]
-    for module, known in (
-        (model.decoder, Decoder),
-        *((layer, DecoderLayer) for layer in layers),
-        *((attention, MultiHeadAttention) for attention in attentions),
-    ):
-        if not isinstance(getattr(module, "_orig_mod", module), known):
-            raise ValueError(
-                f"a {type(module).__name__} stands in the place of a "
-                f"{known.__name__}: cached decoding would pass over it"
-            )
-    for name, module in model.named_modules():
-        for known in _PASSED_OVER:
-            if not isinstance(module, known) or name.startswith("encoder."):
-                continue
-            changed = [
-                method
-                for method in ("forward", "decode")
-                if method in vars(module)
-                or getattr(type(module), method, None) != getattr(known, method, None)
-            ]
-            if module._forward_hooks or module._forward_pre_hooks:
-                changed.append("hooks")
-            if changed:
-                raise ValueError(
-                    f"{name or 'the model'}, a {type(module).__name__}, has "
-                    f"{changed[0]} of its own, which cached decoding would pass over"
-                )
+    for number, layer in enumerate(model.decoder.layers):
+        name = f"decoder.layers.{number}"
+        places.append((name, layer, DecoderLayer))
+        for part in ("self_attention", "cross_attention"):
+            attention = getattr(layer, part)
+            places.append((f"{name}.{part}", attention, attention_class(attention)))
+    require_followed(places)
 
 
 _WHOLE = {"encode", "decode", "forward"}

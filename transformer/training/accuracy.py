@@ -3,13 +3,13 @@
 Made from book/12-training.md: edit the chapter, not this file.
 """
 
-import math
 import random
 from collections.abc import Sequence
 
 from torch import nn
 
 from transformer.checks import require_positive
+from transformer.decoding.search import mask_special
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap
 from transformer.text.batches import (
@@ -50,9 +50,8 @@ def exact_matches(
                 config.eos_id,
             )
             source, decoder_input, labels = (ids.to(device) for ids in batch)
-            logits = model(source, decoder_input)
-            logits[..., [config.pad_id, config.bos_id]] = -math.inf  # never written
-            predictions = logits.argmax(dim=-1)
+            logits = mask_special(model(source, decoder_input).flatten(0, 1), config)
+            predictions = logits.argmax(dim=-1).view_as(labels)
             right = (predictions == labels) | (labels == config.pad_id)
             for index, whole in zip(indices, right.all(dim=-1).tolist(), strict=True):
                 exact[index] = whole

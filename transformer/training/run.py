@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from transformer.checks import tied_names
+from transformer.checks import load_strictly, tied_names
 from transformer.model import Transformer
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
@@ -162,13 +162,8 @@ def _require_plain(model: Any) -> None:
     try:
         with torch.device("meta"):
             plain = kind(model.config)
-    except TypeError as error:
+        load_strictly(plain, model.state_dict())
+    except (TypeError, ValueError) as error:
         raise ValueError(f"the model cannot be saved: {error}") from None
-    found, expected = (
-        {(name, weight.shape) for name, weight in each.state_dict().items()}
-        for each in (model, plain)
-    )
-    for name, _ in sorted(found ^ expected):
-        raise ValueError(f"the model cannot be saved: {name} is not as in its config")
     if tied_names(model) != tied_names(plain):
         raise ValueError("the model cannot be saved: it is not tied as its config says")
