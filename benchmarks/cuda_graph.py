@@ -8,6 +8,7 @@ tensor. On a CPU the step runs as it is.
 import math
 from collections.abc import Callable
 
+import peers  # noqa: F401 (it finds the package)
 import torch
 from torch import Tensor
 from torch.nn import functional as F
