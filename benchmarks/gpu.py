@@ -1,4 +1,4 @@
-"""All that chapter 15 needs to know of a GPU, in one run of under nine minutes.
+"""All that chapter 15 needs to know of a GPU, in one run of some nine minutes.
 
     python benchmarks/gpu.py                # writes benchmarks/results/gpu.json
     python benchmarks/gpu.py --smoke        # tiny, on any machine: does it still run?
