@@ -1,12 +1,15 @@
 """What each part since 2017 brings a small language model: chapter 19's table.
 
-    python benchmarks/modern.py [--steps N] [--out FILE]
+    python benchmarks/modern.py               # benchmarks/results/modern.json
+    python benchmarks/modern.py --positions   # modern_positions.json
+    python benchmarks/modern.py --steps 2400  # modern_longer.json: three of the models
 
 Nine models of about the same number of parameters read chapters I to X of *Alice* a
 character at a time: the parts of 2017, each later part alone, and all of them. Each is
 trained with five learning rates; chapter XI chooses one, with which two more seeds are
-trained. Chapter XII is the test. A run that was stopped goes on: what the file holds is
-not trained again.
+trained. Chapter XII is the test. With `--positions` the models are that of 2017 with
+other ways to tell positions. A run that was stopped goes on: what the file holds is not
+trained again.
 """
 
 import argparse
@@ -17,7 +20,8 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,12 +31,46 @@ from transformer.beyond.language_model import LanguageModelConfig  # noqa: E402
 from transformer.beyond.modern import PARTS, exchange_parts  # noqa: E402
 from transformer.beyond.plain_text import train_on_text  # noqa: E402
 from transformer.decoding.step import evaluating  # noqa: E402
+from transformer.multi_head import KeysValues, MultiHeadAttention  # noqa: E402
+from transformer.positional import sinusoids  # noqa: E402
 
 SIZES = {"d_model": 64, "num_heads": 4, "num_layers": 4, "dropout": 0.0}
 D_FF, WINDOW, BATCH = 256, 64, 16
 RATES, SEEDS = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), (0, 1, 2)
 ALL = ("pre-norm", *PARTS)
 VARIANTS = ((), *((part,) for part in ALL), ALL)
+LONGER = ((), ("rotary",), ALL)
+POSITIONS = tuple(
+    (way,) for way in ("none", "sines in every layer", "a number for each distance")
+)
+
+
+class SinesInEveryLayer(MultiHeadAttention):
+    """Queries and keys of input and sinusoids: positions in each layer, no values."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        table = sinusoids(WINDOW, query.size(-1))[: query.size(1)]
+        return super().forward(query + table, key + table, value, mask)
+
+
+class Distances(MultiHeadAttention):
+    """A learned number for each head and distance is added to the scores."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.distance = nn.Parameter(torch.zeros(num_heads, WINDOW))
+
+    def attend(
+        self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None
+    ) -> Tensor:
+        places = torch.arange(query.size(1))
+        distance = (places[:, None] - places).clamp(min=0)
+        added = self.distance[:, distance].masked_fill(~mask, -math.inf)
+        queries = self._split(self.query_proj(query))
+        heads = F.scaled_dot_product_attention(queries, *keys_values, added)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
 
 
 def model_of(parts: tuple[str, ...], vocab_size: int, d_ff: int) -> nn.Module:
@@ -44,7 +82,17 @@ def model_of(parts: tuple[str, ...], vocab_size: int, d_ff: int) -> nn.Module:
         max_length=WINDOW,
         **SIZES,
     )
-    return exchange_parts(config, [part for part in parts if part != "pre-norm"])
+    model = exchange_parts(config, [part for part in parts if part in PARTS])
+    if parts in POSITIONS:
+        model.position = nn.Identity()
+    for layer in model.encoder.layers:
+        other = {POSITIONS[1]: SinesInEveryLayer, POSITIONS[2]: Distances}.get(parts)
+        if other:
+            layer.self_attention = other(SIZES["d_model"], SIZES["num_heads"])
+            for module in layer.self_attention.children():
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+    return model
 
 
 def size(model: nn.Module) -> int:
@@ -75,9 +123,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ask.add_argument("--steps", type=int, default=600)
-    results = ROOT / "benchmarks" / "results"
-    ask.add_argument("--out", type=Path, default=results / "modern.json")
+    ask.add_argument("--positions", action="store_true")
+    ask.add_argument("--out", type=Path)
     options = ask.parse_args()
+    longer = options.steps > 600
+    variants = POSITIONS if options.positions else LONGER if longer else VARIANTS
+    name = f"modern{'_positions' * options.positions}{'_longer' * longer}.json"
+    options.out = options.out or ROOT / "benchmarks" / "results" / name
     torch.set_num_threads(1)
 
     training, held_out = alice()
@@ -90,8 +142,8 @@ def main() -> None:
     runs = []
     if options.out.exists():
         runs = json.loads(options.out.read_text("utf-8"))["runs"]
-    widths = {parts: equal_width(parts, len(characters)) for parts in VARIANTS}
-    total = len(VARIANTS) * (len(RATES) + len(SEEDS) - 1)
+    widths = {parts: equal_width(parts, len(characters)) for parts in variants}
+    total = len(variants) * (len(RATES) + len(SEEDS) - 1)
 
     def best(parts: tuple[str, ...]) -> float:
         """The learning rate of these parts' lowest loss on chapter XI, first seed."""
@@ -101,8 +153,8 @@ def main() -> None:
         return float(min(first, key=lambda run: run["validation"])["rate"])
 
     todo: list[tuple[tuple[str, ...], float | None, int]]
-    todo = [(parts, rate, SEEDS[0]) for rate in RATES for parts in VARIANTS]
-    todo += [(parts, None, seed) for seed in SEEDS[1:] for parts in VARIANTS]
+    todo = [(parts, rate, SEEDS[0]) for rate in RATES for parts in variants]
+    todo += [(parts, None, seed) for seed in SEEDS[1:] for parts in variants]
     for parts, asked, seed in todo:
         rate = best(parts) if asked is None else asked
         done = {(tuple(run["parts"]), run["rate"], run["seed"]) for run in runs}

@@ -263,9 +263,14 @@ def likeliest(
     Of equals the lowest id comes first.
     """
     values, ids = topk(logits, min(count + 1, logits.size(-1)))
-    if (values[:, 1:] == values[:, :-1]).any():  # topk leaves the order of equals open
-        values, ids = logits.sort(dim=-1, descending=True, stable=True)
     ids = ids[:, :count]
+    tied = (values[:, 1:] == values[:, :-1]).any(dim=1)
+    if tied.any():  # topk leaves the order of equals open: take one after another
+        left = logits[tied]
+        for place in range(ids.size(1)):
+            best = left.argmax(dim=-1, keepdim=True)  # of equals the lowest id
+            ids[tied, place] = best.squeeze(1)
+            left.scatter_(1, best, -math.inf)
     return logits.log_softmax(dim=-1).gather(1, ids), ids
 
 
