@@ -19,6 +19,7 @@ from transformer.beyond.language_model import (
 from transformer.checkpoint import read_training_state
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.step import CachedState
 from transformer.decoding.translator import Translator
 from transformer.maps import ablate_heads, all_heads, attention_maps
 from transformer.model import Transformer, TransformerConfig
@@ -99,10 +100,12 @@ def test_searches_find_the_processors_words(kind):
     assert drawn == again
 
 
-def test_half_precision_decodes_plain_and_packed_alike():
+def test_in_half_precision_the_packed_step_stands_aside():
     for dtype in (torch.float16, torch.bfloat16):
         model = model_of().to(DEVICE, dtype)
         fast = FastDecoder(model)
+        state = fast.prefill(pad(SOURCES).to(DEVICE), max_length=8)
+        assert isinstance(state, CachedState)
         assert greedy_search(fast, SOURCES, 8) == greedy_search(model, SOURCES, 8)
         one = beam_search(model, SOURCES, 8, 1)
         assert one == greedy_search(model, SOURCES, 8)
@@ -235,11 +238,16 @@ def test_a_killed_training_goes_on_and_translates(corpus, tmp_path):
         assert first.poll() is None
         time.sleep(0.1)
     first.send_signal(signal.SIGKILL)
-    first.wait()
+    assert first.wait() == -signal.SIGKILL
+    done = int(newest(out).stem.removeprefix("training-"))
+    steps = (out / "metrics.jsonl").read_text("utf-8").splitlines()[:done]
     again = subprocess.run(
         start, env=environment, cwd=ROOT, capture_output=True, text=True
     )
     assert again.returncode == 0, again.stderr
+    # Taken up, and not begun again: the first steps have their old seconds.
+    assert len(steps) == done > 0
+    assert (out / "metrics.jsonl").read_text("utf-8").splitlines()[:done] == steps
     said = subprocess.run(
         command("translate", "--weights", out, "--device", "cuda", "une pomme"),
         env=environment,

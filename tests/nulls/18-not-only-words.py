@@ -160,6 +160,18 @@ longer = {key: longer[300, key[1]] for key in longer}
 # null: the neighbour is no better than logistic regression
 right_share["nearest neighbour"] = right_share["logistic regression"]
 
+# %% claim: The shuffle costs the convolution
+# null: it does not know what is beside what
+both_ways["convolution"] = [both_ways["convolution"][0]] * 2
+
+# %% claim: The shuffle costs the convolution
+# null: the hidden layer is no better than the encoder
+both_ways["hidden layer"] = both_ways["encoder"]
+
+# %% claim: The shuffle costs the convolution
+# null: the convolution is no better than the hidden layer
+both_ways["convolution"] = both_ways["hidden layer"]
+
 # %% claim: In both layers the most attended
 # null: the attention is what matters
 agree["most attended, layer 2"] = [1.0] * 3
