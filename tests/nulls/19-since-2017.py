@@ -97,3 +97,23 @@ with torch.no_grad():
 # %% claim: Logits agree to within
 # null: the continuation of another prompt
 continued = greedy_search(LlamaDecoder(llama), ids[1:, :5], 30)[0]
+
+# %% claim: Without positions all seeds
+# null: the input's positions bring nothing
+ways["none"] = test[""]
+
+# %% claim: Without positions all seeds
+# null: positions in every layer are no better than in the input
+ways["sines in every layer"] = test[""]
+
+# %% claim: Without positions all seeds
+# null: it is the turning
+ways["a number for each distance"] = ways["sines in every layer"]
+
+# %% claim: After 2,400 steps neither
+# null: what 600 steps show lasts
+more = test
+
+# %% claim: After 2,400 steps neither
+# null: all fit the training text alike
+fitted = dict.fromkeys(fitted, fitted["rotary"])
