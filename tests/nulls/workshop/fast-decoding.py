@@ -32,12 +32,6 @@ fast_times = [each * fast_times[0] / plain_times[0] for each in plain_times]
 # null: reordering copies the past
 reorders = {(name, at): reorders["plain", at] for name, at in reorders}
 
-# %% claim: Each of the three changes brings
-# null: each brings a third
-saved = found["everything"] - found["nothing"]
-for what in ("norms", "linear maps", "one projection"):
-    found[what] = found["nothing"] + saved / 3
-
 # %% claim: For 32 and 128 rows of
 # null: stretches save nothing
 took = {case: [usual] * 2 for case, (usual, _) in took.items()}
