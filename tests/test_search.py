@@ -196,6 +196,15 @@ def test_of_equal_logits_the_lowest_id_wins():
         torch.testing.assert_close(log_p, logits.log_softmax(-1).gather(1, ids))
 
 
+def test_no_token_is_among_the_likeliest_twice():
+    """A beam wider than what is possible ends with impossible tokens, each once."""
+    out = -math.inf
+    logits = torch.tensor([[0.0, out, out, 1.0], [2.0, 2.0, 2.0, out], [out] * 4])
+    log_p, ids = likeliest(logits, 4)
+    assert ids.tolist() == [[3, 0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert log_p[:2].isinf().sum(dim=1).tolist() == [2, 1]
+
+
 def test_double_precision_is_kept():
     model = random_model().double()
     logits = torch.full((9,), -99.0, dtype=torch.float64)

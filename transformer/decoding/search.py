@@ -266,7 +266,8 @@ def likeliest(
     ids = ids[:, :count]
     tied = (values[:, 1:] == values[:, :-1]).any(dim=1)
     if tied.any():  # topk leaves the order of equals open: take one after another
-        left = logits[tied]
+        lowest = torch.finfo(logits.dtype).min  # above what is taken, which is -inf
+        left = logits[tied].clamp(min=lowest)
         for place in range(ids.size(1)):
             best = left.argmax(dim=-1, keepdim=True)  # of equals the lowest id
             ids[tied, place] = best.squeeze(1)
