@@ -25,7 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peers import SIZES, TorchTransformer, ctranslate2_model, marian, our_model
+from peers import (
+    SIZES,
+    TorchTransformer,
+    ctranslate2_model,
+    marian,
+    marians_search,
+    never_end,
+    our_model,
+)
 from peers import x_transformer as build_x_transformer
 from race import lines, made, race, ratios, serve, write
 
@@ -63,13 +71,7 @@ def searching(
     decoder: Any, sources: list[list[int]], length: int, beams: int
 ) -> Decode:
     """The package's searches, with eos masked as padding and bos are."""
-    mask_special = search.mask_special
-
-    def mask_eos_too(logits: torch.Tensor, config: Any) -> torch.Tensor:
-        logits[:, config.eos_id] = -torch.inf
-        return mask_special(logits, config)
-
-    search.mask_special = mask_eos_too
+    never_end()
     if beams == SAMPLING:
         return lambda: search.sample(decoder, sources, length)
     if beams == 1:
@@ -112,17 +114,9 @@ def huggingface(size: str, sources: list[list[int]], length: int, beams: int) ->
 
     @torch.inference_mode()
     def decode() -> list[list[int]]:
-        generated = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            num_beams=max(beams, 1),
-            do_sample=beams == SAMPLING,
-            top_k=0,
-            min_new_tokens=length,
-            max_new_tokens=length,
-            length_penalty=0.6,
-        )
-        return generated[:, 1:].tolist()
+        sampling = beams == SAMPLING
+        found = marians_search(model, ids, length, max(beams, 1), sampling)
+        return found.tolist()
 
     return decode
 

@@ -9,7 +9,6 @@ or finds no time left is named in the results, and the others go on.
 """
 
 import argparse
-import math
 import re
 import sys
 import traceback
@@ -24,6 +23,8 @@ from gpu_bench import Bench, Results, wait
 from peers import (
     PackedAttention,
     marian,
+    marians_search,
+    never_end,
     our_loss,
     peer,
     replace_self_attention,
@@ -156,7 +157,11 @@ def contest(bench: Bench, field: dict[str, dict[str, Any]]) -> Results:
     found: Results = {}
     for name, options in field.items():
         try:
-            found[name] = train(bench, **options) if bench.left() > 60 else {}
+            left = bench.left()
+            if left < 60:
+                found[name] = {"skipped": f"{left:.0f} s left"}
+                continue
+            found[name] = train(bench, **options)
         except Exception as error:
             traceback.print_exc()
             found[name] = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
@@ -199,15 +204,9 @@ WHOLE = {
 }
 
 
-def mask_all_special(logits: Tensor, config: Any) -> Tensor:
-    """In place of the searches' own: no row ends before the others."""
-    logits[:, [config.pad_id, config.bos_id, config.eos_id]] = -math.inf
-    return logits
-
-
 def decoding(bench: Bench) -> Results:
     """Tokens a second: the package's searches, Marian's, and greedy as a CUDA graph."""
-    search.mask_special = mask_all_special
+    never_end()
     length = 6 if bench.smoke else 64
     found: Results = {"length": length}
     for dtype in (torch.float32, torch.bfloat16):
@@ -233,20 +232,6 @@ def decoding(bench: Bench) -> Results:
             name = f"{str(dtype).removeprefix('torch.')}, batch {rows}"
             found[name] = {**rates, "same tokens": same}
             print(f"  {name}: {found[name]}", flush=True)
-    return found
-
-
-def marians_search(model: Any, source: Tensor, length: int, beams: int) -> Tensor:
-    """`generate`, with as many tokens for every sentence."""
-    found: Tensor = model.generate(
-        input_ids=source,
-        attention_mask=torch.ones_like(source),
-        num_beams=beams,
-        do_sample=False,
-        min_new_tokens=length,
-        max_new_tokens=length,
-        length_penalty=0.6,
-    )
     return found
 
 

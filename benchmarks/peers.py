@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from plain_transformer import PlainTransformer, SmoothedLoss  # noqa: E402
 
+from transformer.decoding import search  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import Transformer, TransformerConfig  # noqa: E402
 from transformer.multi_head import KeysValues, MultiHeadAttention  # noqa: E402
@@ -218,6 +219,34 @@ def marian(size: str, dropout: float = 0.1) -> Any:
         forced_eos_token_id=None,
     )
     return transformers.MarianMTModel(config)
+
+
+def marians_search(
+    model: Any, ids: Tensor, length: int, beams: int, sampling: bool = False
+) -> Tensor:
+    """`generate`, with as many tokens for every source."""
+    found: Tensor = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        num_beams=beams,
+        do_sample=sampling,
+        top_k=0,
+        min_new_tokens=length,
+        max_new_tokens=length,
+        length_penalty=0.6,
+    )
+    return found[:, 1:]
+
+
+def never_end() -> None:
+    """Let the package's searches never choose eos: no row ends before the others."""
+    mask_special = search.mask_special
+
+    def mask_eos_too(logits: Tensor, config: Any) -> Tensor:
+        logits[:, config.eos_id] = -math.inf
+        return mask_special(logits, config)
+
+    search.mask_special = mask_eos_too
 
 
 def x_transformer(size: str, dropout: float = 0.1) -> Any:
