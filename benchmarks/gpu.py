@@ -12,6 +12,7 @@ import argparse
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,12 @@ from typing import Any
 
 import torch
 from cuda_graph import StaticState
+from fused_loss import cost_and_gradient, fused_loss
 from gpu_bench import Bench, Results, wait
 from peers import (
     PackedAttention,
+    PackedSpelledOutAttention,
+    SpelledOutAttention,
     marian,
     marians_search,
     never_end,
@@ -39,6 +43,7 @@ from torch.profiler import profile
 from transformer.decoding import search
 from transformer.decoding.fast import FastDecoder
 from transformer.masks import causal_mask
+from transformer.model import Transformer
 from transformer.training.fast_loss import chunked_loss
 
 KERNELS = {
@@ -46,6 +51,7 @@ KERNELS = {
     "flash": [SDPBackend.FLASH_ATTENTION],
     "spelled out": [SDPBackend.MATH],
 }
+Change = Callable[[Transformer], None]
 ATTENTION = re.compile("flash|fmha|efficient|cudnn|attention", re.IGNORECASE)
 
 
@@ -122,31 +128,36 @@ def train(
     bench: Bench,
     name: str = "ours",
     padded: bool = False,
-    efficient: bool = False,
-    packed: bool = False,
+    change: Change | None = None,
+    kernel: str | None = None,
     dropout: float = 0.1,
     compiled: str | None = None,
     **tuning: Any,
 ) -> Results:
     """Steps of our model or of another library's, as it is or changed."""
-    batch, chunk = bench.batch(padded), bench.chunk_size
-    model: Any
-    if name == "ours":
-        model = bench.model(dropout)
-        loss = partial(our_loss, model, chunk_size=chunk)
-        stacks = [model.encoder, model.decoder]
-        layers = [*model.encoder.layers, *model.decoder.layers]
-    else:
+    how = {"backend": "eager"} if bench.smoke else {"options": tuning or None}
+    batch, model = bench.batch(padded), bench.model(dropout)
+    loss = partial(our_loss, model, chunk_size=bench.chunk_size)
+    if change:
+        change(model)
+    if compiled == "layers":
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.compile(**how)
+    elif compiled and name == "ours":
+        embeddings = model.source_embedding, model.target_embedding, model.position
+        for part in {*embeddings, model.encoder, model.decoder}:
+            part.compile(**how)
+    if compiled == "loss too" and name == "ours":
+        piece = torch.compile(cost_and_gradient, dynamic=False, **how)
+        loss = partial(loss, loss=partial(fused_loss, piece=piece))
+    if name != "ours":
         model, loss = peer(name, bench.size)
-        stacks = layers = [model.to(bench.device)]
-    if packed:
-        replace_self_attention(model, PackedAttention, encoder=True)
-    for one in {None: [], "layers": layers, "whole": stacks}[compiled]:
-        how = {"backend": "eager"} if bench.smoke else {"options": tuning or None}
-        one.compile(**how)
+        model.to(bench.device)
+        if compiled:
+            loss = torch.compile(loss, dynamic=False, **how)
 
     def cost() -> Tensor:
-        with sdpa_kernel(KERNELS["memory-efficient"]) if efficient else nullcontext():
+        with sdpa_kernel(KERNELS[kernel]) if kernel else nullcontext():
             return loss(batch)
 
     return bench.step(model, cost)
@@ -171,36 +182,43 @@ def contest(bench: Bench, field: dict[str, dict[str, Any]]) -> Results:
     return found
 
 
-PEERS = {name: {"name": name} for name in ("torch.nn.Transformer", "Marian")}
-OTHER_KERNEL = {"compiled": "layers", "efficient": True}
-PACKED = {**OTHER_KERNEL, "packed": True}
+def packed(model: Transformer) -> None:
+    """One product for query, key and value."""
+    replace_self_attention(model, PackedAttention, encoder=True)
+
+
+def spelled_out(model: Transformer) -> None:
+    """The same, and attention as chapter 4 spells it out."""
+    replace_self_attention(model, PackedSpelledOutAttention, encoder=True)
+    for layer in model.decoder.layers:
+        layer.cross_attention.__class__ = SpelledOutAttention
+
+
+LIBRARIES = "torch.nn.Transformer", "Marian"
+EFFICIENT = {"kernel": "memory-efficient"}
+APART = {"triton.mix_order_reduction": False}
+ALL = {**EFFICIENT, "compiled": "loss too", **APART}
 AS_WRITTEN = {
     "ours": {},
     "ours, a quarter of the sentences shorter": {"padded": True},
-    "ours, memory-efficient kernel": {"efficient": True},
-    **PEERS,
+    "ours, memory-efficient kernel": EFFICIENT,
+    **{name: {"name": name} for name in LIBRARIES},
 }
 COMPILED = {
-    "ours": {"compiled": "layers"},
-    "ours, memory-efficient kernel": OTHER_KERNEL,
-    "ours, packed projections too": PACKED,
-    "without dropout": {**PACKED, "dropout": 0.0},
-    "norms' sums apart": {**PACKED, "triton.mix_order_reduction": False},
-    "tuned": {**PACKED, "coordinate_descent_tuning": True},
-    "both": {
-        **PACKED,
-        "triton.mix_order_reduction": False,
-        "coordinate_descent_tuning": True,
+    "layers": {"compiled": "layers"},
+    "norms' sums apart": {"compiled": "layers", **APART},
+    "memory-efficient kernel": {**EFFICIENT, "compiled": "layers", **APART},
+    "packed projections": {
+        **EFFICIENT,
+        "change": packed,
+        "compiled": "layers",
+        **APART,
     },
-}
-WHOLE = {
-    **{name: {**options, "compiled": "whole"} for name, options in PEERS.items()},
-    "norms' sums apart": {
-        **PACKED,
-        "compiled": "whole",
-        "triton.mix_order_reduction": False,
-    },
-    "ours, packed projections too": {**PACKED, "compiled": "whole"},
+    "whole": {**EFFICIENT, "change": packed, "compiled": "whole", **APART},
+    "loss": {**ALL, "change": packed},
+    "attention spelled out": {**ALL, "change": spelled_out},
+    "without dropout": {**ALL, "change": packed, "dropout": 0.0},
+    **{name: {"name": name, "compiled": "whole", **APART} for name in LIBRARIES},
 }
 
 
@@ -251,7 +269,6 @@ def main() -> int:
     bench.part("training", partial(contest, field=AS_WRITTEN), needs=60)
     bench.part("training, compiled", partial(contest, field=COMPILED), needs=60)
     bench.part("decoding", decoding, needs=60)
-    bench.part("training, compiled whole", partial(contest, field=WHOLE), needs=60)
     bench.part("peak at the end", peak, needs=10)
     return int(any("failed" in part for part in bench.results["parts"].values()))
 

@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from plain_transformer import PlainTransformer, SmoothedLoss  # noqa: E402
 
+from transformer.attention import scaled_dot_product_attention  # noqa: E402
 from transformer.decoding import search  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import Transformer, TransformerConfig  # noqa: E402
@@ -70,18 +71,23 @@ def our_model(size: str, dropout: float = 0.1, longest: int = 1024) -> Transform
     )
 
 
-def our_loss(model: Transformer, batch: Batch, chunk_size: int = 512) -> Tensor:
+def our_loss(
+    model: Transformer,
+    batch: Batch,
+    chunk_size: int = 512,
+    loss: Callable[..., Tensor] = chunked_loss,
+) -> Tensor:
     """The package's forward pass and chunked loss, as its training has them."""
     memory = model.encode(batch.source)
     source_mask = padding_mask(batch.source, PAD_ID)
     hidden = model.decode(batch.decoder_input, memory, source_mask)
-    return chunked_loss(
-        hidden, model.output.weight, batch.labels, chunk_size=chunk_size
-    )
+    return loss(hidden, model.output.weight, batch.labels, chunk_size=chunk_size)
 
 
 class PackedAttention(MultiHeadAttention):
     """Self-attention with one product for query, key and value: no hook sees it."""
+
+    attention = staticmethod(F.scaled_dot_product_attention)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
@@ -91,8 +97,25 @@ class PackedAttention(MultiHeadAttention):
         bias = torch.cat([each.bias for each in maps])
         packed = F.linear(query, weight, bias)
         split = (self._split(part) for part in packed.chunk(3, dim=-1))
-        heads = F.scaled_dot_product_attention(*split, mask)
+        heads = self.attention(*split, mask)
         return self.output_proj(heads.transpose(1, 2).flatten(2))
+
+
+class SpelledOutAttention(MultiHeadAttention):
+    """Chapter 4's attention in place of PyTorch's kernel, for a compiler to join."""
+
+    def attend(
+        self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None
+    ) -> Tensor:
+        queries = self._split(self.query_proj(query))
+        heads = scaled_dot_product_attention(queries, *keys_values, mask)
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
+
+
+class PackedSpelledOutAttention(PackedAttention):
+    """Both."""
+
+    attention = staticmethod(scaled_dot_product_attention)
 
 
 class CausalAttention(MultiHeadAttention):

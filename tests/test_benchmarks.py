@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import fused_loss  # noqa: E402
 import gpu  # noqa: E402
 import peers  # noqa: E402
 import race  # noqa: E402
 import training  # noqa: E402
+
+from transformer.training.fast_loss import chunked_loss  # noqa: E402
 
 
 @pytest.mark.plain
@@ -89,3 +93,31 @@ def test_a_race_goes_round_by_round():
         assert len(each["rounds"]) == 2
         assert each["tokens_per_second"] > 0
     assert set(race.ratios(field, "ours")) == {"three projections"}
+
+
+@pytest.mark.parametrize("chunk_size", [1, 5, 100])
+def test_the_fused_loss_is_the_packages(chunk_size):
+    torch.manual_seed(0)
+    hidden = torch.randn(3, 7, 8, requires_grad=True)
+    weight = torch.randn(11, 8, requires_grad=True)
+    labels = torch.randint(1, 11, (3, 7)).index_fill_(1, torch.tensor(6), 0)
+    found = []
+    for loss in (
+        partial(fused_loss.fused_loss, piece=fused_loss.cost_and_gradient),
+        chunked_loss,
+    ):
+        with torch.autocast("cpu", torch.bfloat16):
+            cost = loss(hidden, weight, labels, chunk_size=chunk_size)
+        found.append((cost, *torch.autograd.grad(3 * cost, (hidden, weight))))
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=0.03, atol=0.01)
+
+
+@pytest.mark.parametrize("change", [gpu.packed, gpu.spelled_out])
+def test_a_changed_attention_computes_the_same(change):
+    batch = training.random_batches("smoke", in_order=False)[0]
+    model = peers.our_model("smoke").eval()
+    expected = peers.our_loss(model, batch)
+    change(model)
+    torch.testing.assert_close(peers.our_loss(model, batch), expected)
