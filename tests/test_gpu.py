@@ -257,3 +257,24 @@ def test_a_killed_training_goes_on_and_translates(corpus, tmp_path):
     )
     assert said.returncode == 0, said.stderr
     assert said.stdout.strip()
+
+
+@pytest.mark.parametrize("chunk_size", [40, 64])
+def test_the_benchmarks_compiled_loss_is_the_packages(chunk_size):
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from fused_loss import cost_and_gradient, fused_loss
+
+    torch.manual_seed(0)
+    hidden = torch.randn(6, 30, 64, device=DEVICE, requires_grad=True)
+    weight = torch.randn(5000, 64, device=DEVICE, requires_grad=True)
+    labels = torch.randint(1, 5000, (6, 30), device=DEVICE)
+    labels[:2, 20:] = 0
+    piece = torch.compile(cost_and_gradient, dynamic=False)
+    found = []
+    for loss, options in ((fused_loss, {"piece": piece}), (chunked_loss, {})):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            cost = loss(hidden, weight, labels, chunk_size=chunk_size, **options)
+        found.append((cost, *torch.autograd.grad(cost, (hidden, weight))))
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert (mine - theirs).norm() < 0.01 * theirs.norm()
