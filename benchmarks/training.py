@@ -34,6 +34,7 @@ from peers import (
 from race import lines, made, race, ratios, serve, write
 from torch import nn
 
+from transformer import onednn
 from transformer.text.batches import Batch, example_length, make_batch
 from transformer.text.words import PAD_ID
 from transformer.training.dropout import use_fast_dropout
@@ -55,7 +56,9 @@ LADDER = (
     OURS,
     "no masks",
 )
-OWN = (*LADDER, "compiled")  # the last only where asked for: it takes minutes
+# Only where asked for: "compiled" takes minutes, and "other library" has the products
+# of the loss by MKL where "ours" has them by oneDNN, or the other way round.
+OWN = (*LADDER, "compiled", "other library")
 TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 1024}
 
 
@@ -87,8 +90,10 @@ def our_rung(name: str, size: str) -> tuple[nn.Module, Loss]:
     model = our_model(size)
     if name == "PyTorch's dropout":
         replace_self_attention(model, PackedAttention, encoder=True)
-    if name in (OURS, "no masks", "compiled"):
+    if name in (OURS, "no masks", "compiled", "other library"):
         use_fast_dropout(model)
+    if name == "other library":
+        onednn._INTELS = not onednn._INTELS
     if name == "compiled":
         model.encoder.compile(dynamic=True)
         model.decoder.compile(dynamic=True)

@@ -136,9 +136,12 @@ def test_nothing_is_masked_where_nothing_is_padded(beam_size):
 
 
 @pytest.mark.parametrize("rows", [1, 8, 40])
-@pytest.mark.parametrize("tied", [True, False])
-def test_large_products_are_those_of_the_plain_step(rows, tied):
-    """In sizes in which oneDNN computes them, where there is oneDNN."""
+@pytest.mark.parametrize(
+    ("tied", "intels"), [(True, False), (False, False), (True, True)]
+)
+def test_large_products_are_those_of_the_plain_step(monkeypatch, rows, tied, intels):
+    """In sizes in which oneDNN computes them, where there is oneDNN and it pays."""
+    monkeypatch.setattr("transformer.onednn._INTELS", intels)
     torch.manual_seed(2)
     model = Transformer(
         TransformerConfig(

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from tests.strategies import models, seeds, token_ids
 from transformer.text.batches import Batch
 from transformer.text.words import PAD_ID
-from transformer.training import fast_loss
 from transformer.training.dropout import FastDropout, use_fast_dropout
 from transformer.training.fast_loss import chunked_loss
 from transformer.training.loss import label_smoothed_loss
@@ -65,8 +64,7 @@ def test_the_chunked_loss_is_the_plain_one(
 
 @pytest.mark.parametrize("onednn", [True, False])
 def test_it_is_torchs_loss_at_the_size_of_a_real_vocabulary(monkeypatch, onednn):
-    if not onednn:  # as on a PyTorch without it
-        monkeypatch.setattr(fast_loss, "_has_onednn", lambda table: False)
+    monkeypatch.setattr("transformer.onednn._INTELS", not onednn)
     hidden, weight, labels = inputs(1, 4, 80, 32, 5000, torch.float32)
     real = labels.flatten() != PAD_ID
     theirs = F.cross_entropy(

@@ -20,6 +20,7 @@ from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layer
 from transformer.decoding.support import packable_weights
 from transformer.encoder import EncoderLayer, Residual
 from transformer.masks import padding_mask
+from transformer.onednn import onednn_pays
 
 __all__ = [
     "PackedLinear",
@@ -72,10 +73,9 @@ _WORTH_ONEDNN = 2**21  # multiplications: the call itself costs more than few sa
 
 
 def _blocked(weight: Float[Tensor, "outputs inputs"]) -> Tensor | None:
-    """The weight as oneDNN wants it, where PyTorch has oneDNN and it can be used."""
+    """The weight as oneDNN wants it, where oneDNN is the faster library."""
     reorder = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-    usable = weight.device.type == "cpu" and weight.dtype == torch.float32
-    if reorder is None or not usable or not torch.backends.mkldnn.is_available():
+    if reorder is None or not onednn_pays(weight):
         return None
     return cast("Tensor", reorder(weight))
 

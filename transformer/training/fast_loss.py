@@ -3,7 +3,7 @@
 Made from book/15-faster.md: edit the chapter, not this file.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,7 @@ from transformer.checks import (
     require_positive,
     require_probability,
 )
+from transformer.onednn import onednn_pays, onednn_product
 from transformer.text.words import PAD_ID
 
 __all__ = [
@@ -42,7 +43,7 @@ class ChunkedLoss(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if autocast else weight.dtype
         table = weight.to(dtype)
         loss = torch.zeros((), dtype=exact, device=hidden.device)
-        onednn = _has_onednn(table)
+        onednn = onednn_pays(table)
         grad_hidden = torch.zeros_like(hidden, dtype=exact)
         grad_weight = torch.zeros_like(weight.T if onednn else weight, dtype=exact)
         # Buffers serve all chunks; a product of oneDNN brings its own.
@@ -53,7 +54,7 @@ class ChunkedLoss(torch.autograd.Function):
                 chunk = slice(start, start + chunk_size)
                 rows, label = hidden[chunk].to(dtype), labels[chunk, None]
                 if onednn:
-                    logits = _onednn_product(rows, table.T)
+                    logits = onednn_product(rows, table.T)
                 else:
                     logits = torch.mm(rows, table.T, out=buffers[0][: len(rows)])
                 probs = torch.softmax(logits, dim=-1, out=buffers[1][: len(rows)])
@@ -68,8 +69,8 @@ class ChunkedLoss(torch.autograd.Function):
                     each = torch.arange(len(rows), device=hidden.device)
                     probs[each, label[:, 0]] -= 1 - smoothing  # p - q, but for ε / V
                     if onednn:
-                        grad_hidden[chunk] = _onednn_product(probs, table)
-                        grad_weight += _onednn_product(rows.T, probs)  # transposed
+                        grad_hidden[chunk] = onednn_product(probs, table)
+                        grad_weight += onednn_product(rows.T, probs)  # transposed
                         continue
                     grad_hidden[chunk] = (probs @ table).to(exact)
                     if dtype == exact:
@@ -94,18 +95,6 @@ class ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_loss * grad_hidden, grad_loss * grad_weight, None, None, None, None
-
-
-def _has_onednn(table: Tensor) -> bool:
-    """Whether oneDNN can multiply by it: faster on some processors than the default."""
-    plain = table.device.type == "cpu" and table.dtype == torch.float32
-    has_op = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return plain and has_op and torch.backends.mkldnn.is_available()
-
-
-def _onednn_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Tensor:
-    linear = torch.ops.mkldnn._linear_pointwise
-    return cast("Tensor", linear(a.contiguous(), b.T, None, "none", [], ""))
 
 
 def chunked_loss(
