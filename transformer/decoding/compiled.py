@@ -23,6 +23,7 @@ from transformer.decoding.fast import (
     PackedLinear,
 )
 from transformer.decoding.step import DecoderState
+from transformer.onednn import onednn_pays
 
 __all__ = [
     "CompiledStep",
@@ -235,10 +236,10 @@ class CompiledDecoder(FastDecoder):
 
     The first search compiles, for up to a minute, and so does the first one with more
     than four rows (sources times beam size), and the first whose products are large
-    enough for oneDNN; once the model has changed, the next searches compile again. The
-    compiled code has a copy of the weights, and runs on as many threads as PyTorch had
-    when it was compiled. Elsewhere than on a CPU, and in other precisions than float32,
-    this is a `FastDecoder`.
+    enough for oneDNN, where that pays; once the model has changed, the next searches
+    compile again. The compiled code has a copy of the weights, and runs on as many
+    threads as PyTorch had when it was compiled. Elsewhere than on a CPU, and in other
+    precisions than float32, this is a `FastDecoder`.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.
@@ -272,8 +273,9 @@ class CompiledDecoder(FastDecoder):
         if rows <= _FEW:
             who = "the compiler"
         else:
-            large = rows * self.layers[0].expand.weight.numel() >= _LARGE
-            who = "oneDNN" if large else "PyTorch"
+            weight = self.layers[0].expand.weight
+            large = rows * weight.numel() >= _LARGE
+            who = "oneDNN" if large and onednn_pays(weight) else "PyTorch"
         if who not in self._steps:
             inside = self.output if rows <= _FEW else None
             run = _compile(CompiledStep(self, inside), _OPTIONS[who])
