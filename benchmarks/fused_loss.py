@@ -1,7 +1,8 @@
 """The chunked loss for a GPU: what follows a product of logits in one compiled kernel.
 
-The package's loss asks twice in each chunk what only the GPU knows, how many rows there
-are, and waits for the answer. Here padding counts as zero, and nothing waits.
+The package's loss waits for the GPU to learn which rows are padding, and in each chunk
+which probabilities underflowed. Here padding counts as zero, a loss is made from the
+logits, and nothing waits.
 """
 
 from collections.abc import Callable

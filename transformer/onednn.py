@@ -27,7 +27,8 @@ _INTELS = _is_intels()
 def onednn_pays(weight: Tensor) -> bool:
     """Whether oneDNN multiplies by a weight faster than PyTorch's default does.
 
-    In float32 on a CPU that is not Intel's, as far as we tried, if PyTorch has oneDNN.
+    In float32 on a CPU, if PyTorch has oneDNN, unless the processor is known to be
+    Intel's and MKL is at hand. We tried AMD's and Intel's.
     """
     plain = weight.device.type == "cpu" and weight.dtype == torch.float32
     has_op = hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -274,6 +274,6 @@ gpu_decoding = {
 # null: chunks of any size are alike
 loss_rows["ms"] = dict.fromkeys(loss_rows["ms"], 7.0)
 
-# %% claim: On an Intel processor a training step
+# %% claim: On an Intel processor, as shipped, a training
 # null: one library is as fast as the other
-slower = [1.0 for _ in slower]
+slower = {**slower, (False, False): 1.0}
