@@ -12,8 +12,8 @@ import argparse
 import re
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from peers import (
     torchs_loss,
 )
 from race import RESULTS
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
@@ -51,7 +51,9 @@ KERNELS = {
     "flash": [SDPBackend.FLASH_ATTENTION],
     "spelled out": [SDPBackend.MATH],
 }
-Change = Callable[[Transformer], None]
+Cost = Callable[[], Tensor]
+Contestant = Callable[[Bench], tuple[nn.Module, Cost]]
+Change = Callable[[Bench, Transformer], None]
 ATTENTION = re.compile("flash|fmha|efficient|cudnn|attention", re.IGNORECASE)
 
 
@@ -124,55 +126,88 @@ def loss_rows(bench: Bench) -> Results:
     return {"rows": labels.numel(), "ms": times, "plain_ms": plain}
 
 
-def train(
+def compiler(bench: Bench, **tuning: Any) -> dict[str, Any]:
+    """How to compile: on the way through, where all is tiny, not at all."""
+    return {"backend": "eager"} if bench.smoke else {"options": tuning or None}
+
+
+def layers(bench: Bench, model: Transformer, **tuning: Any) -> None:
+    """Compile each layer."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.compile(**compiler(bench, **tuning))
+
+
+def whole(bench: Bench, model: Transformer) -> None:
+    """Compile embeddings and stacks, each as one."""
+    embeddings = model.source_embedding, model.target_embedding, model.position
+    for part in {*embeddings, model.encoder, model.decoder}:
+        part.compile(**compiler(bench, **APART))
+
+
+def packed(bench: Bench, model: Transformer) -> None:
+    """One product for query, key and value."""
+    replace_self_attention(model, PackedAttention, encoder=True)
+
+
+def spelled_out(bench: Bench, model: Transformer) -> None:
+    """The same, and attention as chapter 4 spells it out."""
+    replace_self_attention(model, PackedSpelledOutAttention, encoder=True)
+    for layer in model.decoder.layers:
+        layer.cross_attention.__class__ = SpelledOutAttention
+
+
+def compiled_loss(bench: Bench) -> Callable[..., Tensor]:
+    """The chunked loss with a compiled middle."""
+    how = compiler(bench, **APART)
+    return partial(
+        fused_loss, piece=torch.compile(cost_and_gradient, dynamic=False, **how)
+    )
+
+
+def ours(
     bench: Bench,
-    name: str = "ours",
+    changes: Sequence[Change] = (),
+    loss: Callable[[Bench], Callable[..., Tensor]] = lambda bench: chunked_loss,
     padded: bool = False,
-    change: Change | None = None,
-    kernel: str | None = None,
     dropout: float = 0.1,
-    compiled: str | None = None,
-    **tuning: Any,
-) -> Results:
-    """Steps of our model or of another library's, as it is or changed."""
-    how = {"backend": "eager"} if bench.smoke else {"options": tuning or None}
-    batch, model = bench.batch(padded), bench.model(dropout)
-    loss = partial(our_loss, model, chunk_size=bench.chunk_size)
-    if change:
-        change(model)
-    if compiled == "layers":
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.compile(**how)
-    elif compiled and name == "ours":
-        embeddings = model.source_embedding, model.target_embedding, model.position
-        for part in {*embeddings, model.encoder, model.decoder}:
-            part.compile(**how)
-    if compiled == "loss too" and name == "ours":
-        piece = torch.compile(cost_and_gradient, dynamic=False, **how)
-        loss = partial(loss, loss=partial(fused_loss, piece=piece))
-    if name != "ours":
-        model, loss = peer(name, bench.size)
-        model.to(bench.device)
-        if compiled:
-            loss = torch.compile(loss, dynamic=False, **how)
-
-    def cost() -> Tensor:
-        with sdpa_kernel(KERNELS[kernel]) if kernel else nullcontext():
-            return loss(batch)
-
-    return bench.step(model, cost)
+) -> tuple[nn.Module, Cost]:
+    """The package's model, as it is or changed, and its loss on the batch."""
+    model = bench.model(dropout)
+    for change in changes:
+        change(bench, model)
+    batch = bench.batch(padded)
+    return model, partial(our_loss, model, batch, bench.chunk_size, loss(bench))
 
 
-def contest(bench: Bench, field: dict[str, dict[str, Any]]) -> Results:
+def library(bench: Bench, name: str, compiled: bool = False) -> tuple[nn.Module, Cost]:
+    """Another library's model, as it is or compiled together with its loss."""
+    model, loss = peer(name, bench.size)
+    model.to(bench.device)
+    if compiled:
+        loss = torch.compile(loss, dynamic=False, **compiler(bench, **APART))
+    return model, partial(loss, bench.batch())
+
+
+def efficient(contestant: Contestant) -> Contestant:
+    """The contestant with PyTorch's memory-efficient attention."""
+
+    def with_kernel(bench: Bench) -> tuple[nn.Module, Cost]:
+        model, cost = contestant(bench)
+        return model, sdpa_kernel(KERNELS["memory-efficient"])(cost)
+
+    return with_kernel
+
+
+def contest(bench: Bench, field: dict[str, Contestant]) -> Results:
     """Training steps of each contestant that there is time for."""
     found: Results = {}
-    for name, options in field.items():
+    for name, contestant in field.items():
         try:
             left = bench.left()
             if left < 60:
                 found[name] = {"skipped": f"{left:.0f} s left"}
                 continue
-            found[name] = train(bench, **options)
+            found[name] = bench.step(*contestant(bench))
         except Exception as error:
             traceback.print_exc()
             found[name] = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
@@ -182,43 +217,27 @@ def contest(bench: Bench, field: dict[str, dict[str, Any]]) -> Results:
     return found
 
 
-def packed(model: Transformer) -> None:
-    """One product for query, key and value."""
-    replace_self_attention(model, PackedAttention, encoder=True)
-
-
-def spelled_out(model: Transformer) -> None:
-    """The same, and attention as chapter 4 spells it out."""
-    replace_self_attention(model, PackedSpelledOutAttention, encoder=True)
-    for layer in model.decoder.layers:
-        layer.cross_attention.__class__ = SpelledOutAttention
-
-
 LIBRARIES = "torch.nn.Transformer", "Marian"
-EFFICIENT = {"kernel": "memory-efficient"}
+# With the option on, one kernel makes both gradients of a norm.
 APART = {"triton.mix_order_reduction": False}
-ALL = {**EFFICIENT, "compiled": "loss too", **APART}
-AS_WRITTEN = {
-    "ours": {},
-    "ours, a quarter of the sentences shorter": {"padded": True},
-    "ours, memory-efficient kernel": EFFICIENT,
-    **{name: {"name": name} for name in LIBRARIES},
+in_layers = partial(layers, **APART)
+ALL = {"changes": (packed, whole), "loss": compiled_loss}
+AS_WRITTEN: dict[str, Contestant] = {
+    "ours": ours,
+    "ours, a quarter of the sentences shorter": partial(ours, padded=True),
+    "ours, memory-efficient kernel": efficient(ours),
+    **{name: partial(library, name=name) for name in LIBRARIES},
 }
-COMPILED = {
-    "layers": {"compiled": "layers"},
-    "norms' sums apart": {"compiled": "layers", **APART},
-    "memory-efficient kernel": {**EFFICIENT, "compiled": "layers", **APART},
-    "packed projections": {
-        **EFFICIENT,
-        "change": packed,
-        "compiled": "layers",
-        **APART,
-    },
-    "whole": {**EFFICIENT, "change": packed, "compiled": "whole", **APART},
-    "loss": {**ALL, "change": packed},
-    "attention spelled out": {**ALL, "change": spelled_out},
-    "without dropout": {**ALL, "change": packed, "dropout": 0.0},
-    **{name: {"name": name, "compiled": "whole", **APART} for name in LIBRARIES},
+COMPILED: dict[str, Contestant] = {
+    "layers": partial(ours, changes=[layers]),
+    "norms' sums apart": partial(ours, changes=[in_layers]),
+    "memory-efficient kernel": efficient(partial(ours, changes=[in_layers])),
+    "packed projections": efficient(partial(ours, changes=[packed, in_layers])),
+    "whole": efficient(partial(ours, changes=[packed, whole])),
+    "loss": efficient(partial(ours, **ALL)),
+    "attention spelled out": partial(ours, **{**ALL, "changes": [spelled_out, whole]}),
+    "without dropout": efficient(partial(ours, **ALL, dropout=0.0)),
+    **{name: partial(library, name=name, compiled=True) for name in LIBRARIES},
 }
 
 

@@ -111,7 +111,7 @@ def test_the_fused_loss_is_the_packages(chunk_size):
         found.append((cost, *torch.autograd.grad(3 * cost, (hidden, weight))))
     for mine, theirs in zip(*found, strict=True):
         assert mine.dtype == theirs.dtype
-        torch.testing.assert_close(mine, theirs, rtol=0.03, atol=0.01)
+        assert (mine - theirs).norm() < 0.01 * theirs.norm()
 
 
 @pytest.mark.parametrize("change", [gpu.packed, gpu.spelled_out])
@@ -119,5 +119,5 @@ def test_a_changed_attention_computes_the_same(change):
     batch = training.random_batches("smoke", in_order=False)[0]
     model = peers.our_model("smoke").eval()
     expected = peers.our_loss(model, batch)
-    change(model)
+    change(None, model)
     torch.testing.assert_close(peers.our_loss(model, batch), expected)
