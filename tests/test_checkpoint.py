@@ -153,6 +153,14 @@ def test_a_reserved_key_is_refused_by_name(tmp_path, key) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tensor_in_the_place_of_the_text_is_refused(tmp_path) -> None:
+    write_checkpoint(tmp_path / "file", TENSORS, {})
+    before = (tmp_path / "file").read_bytes()
+    with pytest.raises(ValueError, match="'__metadata__', it is reserved"):
+        write_checkpoint(tmp_path / "file", {"__metadata__": torch.zeros(2)}, {})
+    assert (tmp_path / "file").read_bytes() == before
+
+
 @pytest.mark.plain
 def test_metadata_that_is_no_text_is_refused_by_name(tmp_path) -> None:
     with pytest.raises(ValueError, match="must be text, got 3 for 'epoch'"):

@@ -431,6 +431,14 @@ def test_sizes_that_are_refused(fields, message) -> None:
         (lambda m: NGramModel("text", 0, 4), "order .* got 0"),
         (lambda m: NGramModel("text", 2, 4, 1.0), r"discount .* got 1.0"),
         (lambda m: NGramModel("te", 3, 4), "at least 3 tokens, got 2"),
+        (
+            lambda m: NGramModel("text", 2, 4).probability("te", 2),
+            "place must lie in 0..1, got 2",
+        ),
+        (
+            lambda m: PromptDecoder(m).prefill(torch.tensor([[1, 2], [13, 13]]), 4),
+            "at least one id, got padding alone",
+        ),
     ],
 )
 def test_bad_input(action, message) -> None:

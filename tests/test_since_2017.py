@@ -1,6 +1,7 @@
 """Chapter 19's parts against torch's, and its Llama against that of `transformers`."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -183,6 +184,16 @@ def test_a_file_gives_the_same_model_back(tmp_path):
         assert (loaded.output.weight is loaded.embedding.weight) == tied
         ids = torch.randint(50, (2, 9))
         torch.testing.assert_close(loaded(ids), model(ids), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_untrained_it_guesses_evenly(tied):
+    torch.manual_seed(0)
+    model = Llama(dataclasses.replace(SMALL, tie_embeddings=tied))
+    ids = torch.randint(SMALL.vocab_size, (8, 9))
+    logits = model(ids[:, :-1]).transpose(1, 2)
+    loss = nn.functional.cross_entropy(logits, ids[:, 1:])
+    assert abs(loss.item() - math.log(SMALL.vocab_size)) < 0.5
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import seeds, sizes, torch_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer import Transformer, TransformerConfig, from_torch, to_torch
 
@@ -130,6 +130,15 @@ def test_other_classes_and_the_wrong_direction_are_refused() -> None:
         to_torch(
             {**ours, "encoder.layers.0.self_attention.key_proj.bias": torch.ones(7)}
         )
+
+
+def test_frozen_weights_stay_frozen() -> None:
+    theirs = torch_model().requires_grad_(requires_grad=False)
+    ours = from_torch(dict(theirs.named_parameters()))
+    assert not any(weight.requires_grad for weight in theirs.parameters())
+    frozen = {name: nn.Parameter(w, requires_grad=False) for name, w in ours.items()}
+    to_torch(frozen)
+    assert not any(weight.requires_grad for weight in frozen.values())
 
 
 def test_a_last_norm_is_refused_where_there_is_none() -> None:

@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
 ) -> Float[Tensor, "*batch queries d_v"]:
     """Scaled dot-product attention: softmax(q kᵀ / √d_k) v, equation 1.
 
-    A weighted mean of the values for each query. Equal to
+    A weighted mean of the values for each query. For finite numbers equal to
     `torch.nn.functional.scaled_dot_product_attention`, spelled out.
 
     Raises:

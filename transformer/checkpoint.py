@@ -93,8 +93,10 @@ def write_checkpoint(
 
     Raises:
         ValueError: naming a key of `metadata` that is reserved or whose value is not
-            text.
+            text, or a tensor of a reserved name.
     """
+    if "__metadata__" in tensors:  # where the format keeps the text
+        raise ValueError("a tensor may not be named '__metadata__', it is reserved")
     for key, value in metadata.items():
         if key in _RESERVED:
             raise ValueError(f"metadata may not have the key {key!r}, it is reserved")

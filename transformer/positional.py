@@ -19,7 +19,7 @@ def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
     """Sinusoidal positions: sines (even columns) and cosines (odd), section 3.5.
 
     Columns 2i and 2i + 1 turn by 10000^(-2i / d_model) radians from one position to the
-    next: from a full turn in about six positions to one in nearly 2π · 10000.
+    next: the first once in 2π positions, the last once in 2π · 10000^(1 - 2 / d_model).
 
     Raises:
         ValueError: for a size below 1 or an odd d_model.

@@ -115,4 +115,5 @@ def _require_stacks(
     for side, stack in stacks.items():
         if f"{side}.norm.weight" in state:
             stack.norm = nn.LayerNorm(d_model, device="meta")
-    load_strictly(stacks, state)
+    # Detached: what a module loads as a parameter, it gives its own requires_grad.
+    load_strictly(stacks, {name: weight.detach() for name, weight in state.items()})

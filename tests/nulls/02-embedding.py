@@ -44,6 +44,10 @@ more["four times, four verbs"] = more["four times, same verb"]
 # null: four sentences are as good as any number
 more["four times, same verb"] = more["four times, four verbs"]
 
+# %% claim: With gradient descent each of the four
+# null: she must always be before the same verb
+more["twice, two verbs"] = more["four times, four verbs"]
+
 # %% claim: After training every pair
 # null: no training
 trained = start

@@ -184,3 +184,8 @@ def scaled_dot_product_attention(query, key, value, mask):
     if mask is None:
         return with_all(query, key, value)
     return with_all(query, key, value, mask | ~mask.any(dim=-1, keepdim=True))
+
+
+# %% claim: In 100 steps under the squared
+# null: with patience every rate gets there
+longer = dict.fromkeys(longer, 0.9)

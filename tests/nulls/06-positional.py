@@ -118,14 +118,6 @@ sinusoids = lambda length, d_model: (
     * 32**0.5
 )
 
-# %% claim: With eight features the matrix
-# null: the matrix found is the rotation at every width
-errors = dict.fromkeys(errors, errors[8])
-
-# %% claim: With eight features the matrix
-# null: it never is
-errors = dict.fromkeys(errors, errors[64])
-
 # %% claim: At 512 features the word
 # null: chance
 recovered = {d_model: [1 / 1000, 1 / 40] for d_model in recovered}

@@ -177,3 +177,7 @@ Residual.forward = lambda self, x, sublayer: forward(self, self.dropout(x), subl
 # %% claim: In training each number
 # null: dropout does no harm
 score["train"] = score["eval"]
+
+# %% claim: At a rate of 0.02 post-norm
+# null: post-norm's vectors vanish
+size["post-norm, warm-up"] = [0.0] * 7

@@ -81,7 +81,9 @@ layer = lambda *vectors, **masks: layer_of(
 # %% claim: In nn.MultiheadAttention True
 # null: True means *may not* in the fused function
 fused_of = F.scaled_dot_product_attention
-F.scaled_dot_product_attention = lambda q, k, v, mask: fused_of(q, k, v, ~mask)
+F.scaled_dot_product_attention = lambda q, k, v, mask, *torchs: fused_of(
+    q, k, v, mask if torchs else ~mask, *torchs
+)
 
 # %% claim: The right mask ends within
 # null: the mask makes no difference

@@ -25,16 +25,22 @@ class Vocabulary(Vocabulary):
         return [known[w] if w in known else encode(self, [w])[0] for w in words]
 
 
-# %% claim: Each label that is not padding
+# %% claim: Each label but those
 # null: labels not shifted
 batch = batch._replace(labels=batch.decoder_input)
 
-# %% claim: Each label that is not padding
+# %% claim: Each label but those
+# null: the decoder reads nothing but <bos>
+nothing = batch.decoder_input.clone()
+nothing[:, 1:] = PAD_ID
+batch = batch._replace(decoder_input=nothing)
+
+# %% claim: Each label but those
 # null: shifted by two
 both = pad([[BOS_ID, *english_ids, EOS_ID] for _, english_ids in examples])
 batch = Batch(batch.source, both[:, :-2], both[:, 2:])
 
-# %% claim: Each label that is not padding
+# %% claim: Each label but those
 # null: no <eos>
 both = pad([[BOS_ID, *english_ids] for _, english_ids in examples])
 batch = Batch(batch.source, both[:, :-1], both[:, 1:])

@@ -127,3 +127,18 @@ torn = {**torn, "to her": 1 / 6, "to him": 1 / 6}
 # null: one sentence in ten translated
 one = {**runs["1"], "two_owners": {**runs["1"]["two_owners"], "all right": 0.1}}
 runs = {**runs, "1": one}
+
+# %% claim: Of the three owner heads
+# null: heads that stay on
+from contextlib import nullcontext
+
+ablate_heads = lambda model, *heads: nullcontext()
+
+# %% claim: Of the three owner heads
+# null: all three off
+switch_off = ablate_heads
+ablate_heads = lambda model, *heads: switch_off(model, *owner_heads)
+
+# %% claim: The four words with the most weight
+# null: commoner words get more weight, before *sa* too
+among_ahead = by_count

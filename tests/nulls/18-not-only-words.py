@@ -143,7 +143,7 @@ classifiers["as they are"][0].position.table = model_with_positions.position.tab
 # null: the blind model has positions
 classifiers["no positions"] = classifiers["one shuffle for all"]
 
-# %% claim: In each of the three tables
+# %% claim: By how much the mean cosine
 # null: a table that is a grid, half of its columns for the row and half for the column
 from transformer.positional import sinusoids
 

@@ -366,11 +366,14 @@ class PromptDecoder:
         """Read the prompts, once, and make room for `beam_size` rows of each.
 
         Raises:
-            ValueError: for a prompt that leaves too few positions for `max_length`.
+            ValueError: for a prompt without ids, or one that leaves too few positions
+                for `max_length`.
         """
         self._require_cacheable()
         model = self.model
         lengths = (source_ids != model.config.pad_id).sum(dim=1)
+        if not lengths.all():
+            raise ValueError("every prompt needs at least one id, got padding alone")
         needed, room = source_ids.size(1) + max_length - 1, model.config.max_length
         if needed > room:
             raise ValueError(

@@ -86,6 +86,7 @@ class Llama(LanguageModel):
         super().__init__(config)
         width, heads, sets = config.d_model, config.num_heads, config.num_kv_heads
         self.embedding = nn.Embedding(config.vocab_size, width)
+        nn.init.normal_(self.embedding.weight, std=0.02)  # also an output, if tied
         self.position = nn.Identity()
         rotary = RotaryEmbedding(config.rope_base)
         for layer in self.encoder.layers:

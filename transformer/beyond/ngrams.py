@@ -52,7 +52,13 @@ class NGramModel:
             self.kinds[ngram[:-1]] += 1
 
     def probability(self, text: Sequence[object], place: int) -> float:
-        """The probability of the token at `place`, given those before it."""
+        """The probability of the token at `place`, given those before it.
+
+        Raises:
+            ValueError: for a place where the text has no token.
+        """
+        if not 0 <= place < len(text):
+            raise ValueError(f"place must lie in 0..{len(text) - 1}, got {place}")
         probability = 1 / self.vocab_size
         for n in range(min(self.order, place + 1)):
             context, ngram = text[place - n : place], text[place - n : place + 1]

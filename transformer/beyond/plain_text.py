@@ -84,7 +84,7 @@ def context_losses(
             f"targets must lie in {context}..{len(ids) - 1}, "
             f"got {int(targets.min())}..{int(targets.max())}"
         )
-    before = targets[:, None] + torch.arange(-context, 0)
+    before = targets[:, None] + torch.arange(-context, 0, device=targets.device)
     with evaluating(model):
         losses = [
             F.cross_entropy(model(ids[places])[:, -1], ids[target], reduction="none")

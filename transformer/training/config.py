@@ -44,7 +44,8 @@ class TrainingConfig:
         learning_rate: its peak. None: the paper's, which follows from the model's width
             and the warm-up.
         warmup_steps: steps over which the learning rate rises to its peak.
-        cooldown: the last share of the steps, over which it also falls linearly to 0.
+        cooldown: the last share of the steps, over which it also falls linearly, to 0
+            at the last step: a training of a single step needs a cooldown of 0.
         label_smoothing: the share ε of each label that all tokens share.
         max_grad_norm: a longer gradient is clipped to this length.
         ema_decay: the share that the moving average of the weights keeps at each step,
