@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from transformer import MultiHeadAttention, Transformer, TransformerConfig, padding_mask
+from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.model import load_model
 
 
@@ -270,6 +271,13 @@ def test_saving_draws_no_random_numbers(tmp_path) -> None:
 def test_a_missing_checkpoint(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"no checkpoint at .*nowhere"):
         Transformer.load(tmp_path / "nowhere.safetensors")
+
+
+def test_a_language_models_file_is_named_as_what_it_is(tmp_path) -> None:
+    config = LanguageModelConfig(9, 8, 2, 1, 16, dropout=0.0, max_length=8)
+    LanguageModel(config).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="holds the model LanguageModel, no Trans"):
+        Transformer.load(tmp_path / "model")
 
 
 def test_the_shipped_weights_are_of_this_format() -> None:

@@ -150,6 +150,16 @@ def test_in_any_precision_it_is_near_the_exact_result(dtype) -> None:
     torch.testing.assert_close(weights.double(), expected, **close)
 
 
+@pytest.mark.plain
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_sentence_without_a_batch_is_one_of_a_batch(heads) -> None:
+    attention, x = MultiHeadAttention(8, heads), torch.randn(5, 8)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    torch.testing.assert_close(
+        attention(x, x, x, mask), attention(x[None], x[None], x[None], mask)[0]
+    )
+
+
 def test_the_layer_stays_short_enough_to_read() -> None:
     """At most thirty statements, and at most fifteen from queries to output."""
 

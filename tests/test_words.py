@@ -1,6 +1,8 @@
 """Words: tokenize, detokenize, vocabularies and the tokenizer made of one."""
 
+import copy
 import json
+import pickle
 import unicodedata
 
 import pytest
@@ -232,3 +234,15 @@ def test_a_tokenizer_of_ones_own_inherits_the_usual_special_ids():
     letters = Letters()
     assert letters.decode(letters.encode("abc")) == "abc"
     assert (letters.pad_id, letters.bos_id, letters.eos_id) == (0, 1, 2)
+
+
+def test_an_unknown_word_reaches_another_process() -> None:
+    with pytest.raises(UnknownWordError) as raised:
+        Vocabulary(["Jane", "Paul"]).encode(["jane"])
+    for error in (
+        copy.copy(raised.value),
+        pickle.loads(pickle.dumps(raised.value)),
+    ):
+        assert type(error) is UnknownWordError
+        assert str(error) == str(raised.value)
+        assert (error.word, error.suggestions) == ("jane", ["Jane"])

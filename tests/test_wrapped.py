@@ -23,6 +23,7 @@ from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search
 from transformer.decoding.step import CachedDecoder, evaluating
 from transformer.model import Transformer, TransformerConfig
+from transformer.multi_head import MultiHeadAttention
 from transformer.training.accuracy import exact_match
 from transformer.training.fast_loss import chunked_loss
 from transformer.training.loss import label_smoothed_loss
@@ -223,6 +224,99 @@ def test_examples_that_cannot_be_read_are_refused_at_once(
     change(data)
     with pytest.raises(ValueError, match=message):
         train_translator(data, small_model(dataset), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"text": "token"}, "text must be tok or raw, got 'token'"),
+        ({"validation_pairs": [("Jane", "Jane")]}, "examples and 1 pairs"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_at_once(dataset, other, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_translator(dataset._replace(**other), small_model(dataset), CONFIG)
+
+
+def test_a_validation_sentence_that_is_too_long_is_refused_at_once(dataset) -> None:
+    pairs = [*dataset.validation_pairs]
+    pairs[1] = (" ".join(["Jane"] * 999), pairs[1][1])
+    with pytest.raises(ValueError, match=r"validation sentence 2: .* too long: 999"):
+        train_translator(
+            dataset._replace(validation_pairs=pairs), small_model(dataset), CONFIG
+        )
+
+
+def test_a_wrapper_with_a_forward_of_its_own_is_refused() -> None:
+    class Negated(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, source, target):
+            return -self.module(source, target)
+
+    with pytest.raises(ValueError, match="inside a Negated"):
+        greedy_search(Negated(small()), [[3, 4]], 3)
+    averaged = torch.optim.swa_utils.AveragedModel(small().eval())
+    for wrapped in (averaged, nn.DataParallel(averaged)):
+        inside = averaged.module
+        assert greedy_search(wrapped, [[3, 4]], 3) == greedy_search(inside, [[3, 4]], 3)
+
+
+def test_evaluated_inside_a_wrapper_too_a_model_keeps_its_mode() -> None:
+    model = small().train()
+    model.encoder.eval()
+    with evaluating(model):
+        with evaluating(nn.DataParallel(model)):
+            pass
+        assert not any(module.training for module in model.modules())
+    assert model.training
+    assert not model.encoder.training
+
+
+def test_another_models_graph_outlives_an_optimisers_step() -> None:
+    """What had no gradient was not changed, with a fast decoder about or without."""
+    FastDecoder(small())
+    one, other = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), nn.Linear(3, 3)
+    x = torch.randn(2, 3)
+    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1)
+    first, second = one(x).sum(), other(x).sum()
+    second.backward()
+    optimizer.step()
+    first.backward()
+    assert one[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_bias_that_is_a_buffer_is_not_packed(replaced) -> None:
+    model, source = small().eval(), torch.tensor([[3, 4, 5]])
+    inner = model.decoder.layers[0].feed_forward.expand
+    bias = inner.bias.detach().clone()
+    del inner.bias
+    inner.register_buffer("bias", bias)
+    decoder, bos = FastDecoder(model), torch.tensor([1])
+    with torch.inference_mode():
+        before = decoder.prefill(source, 3).step(bos)
+        if replaced:
+            inner.bias = bias + 1
+        else:
+            inner.bias += 1
+        found = decoder.prefill(source, 3).step(bos)
+        torch.testing.assert_close(found, model(source, bos[None])[:, -1])
+    assert (found - before).abs().max() > 0.01
+
+
+def test_self_attention_may_have_other_heads_than_cross_attention() -> None:
+    model, source = small().eval(), torch.tensor([[3, 4, 5]])
+    model.decoder.layers[0].self_attention = MultiHeadAttention(16, 4).eval()
+    tokens = torch.tensor([[1, 7, 4, 9, 5]])
+    with torch.inference_mode():
+        for decoder in (CachedDecoder(model), FastDecoder(model)):
+            state = decoder.prefill(source, 5)
+            for place in range(5):
+                expected = model(source, tokens[:, : place + 1])[:, -1]
+                torch.testing.assert_close(state.step(tokens[:, place]), expected)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -179,7 +179,11 @@ class Transformer(nn.Module):
         memory: Float[Tensor, "batch source d_model"],
         source_mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        """Decode: a hidden state for each target token, from it and those before it."""
+        """Decode: a hidden state for each target token, from it and those before it.
+
+        `source_mask` is `padding_mask(source_ids, pad_id)`: without it, the source's
+        padding is attended to.
+        """
         require_ids(target_ids, self.config.target_vocab_size, "target ids")
         x = self.position(self.target_embedding(target_ids))
         causal = causal_mask(target_ids.size(1), target_ids.device)
@@ -248,6 +252,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
         require_floats(tensors)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    if kind := metadata.get("kind"):
+        raise ValueError(f"{path} holds the model {kind}, no Transformer")
     config, sketch = _read_config(path, metadata.pop("config", ""), len(tensors))
     try:
         require_state(tensors, sketch, **_layers(config))

@@ -95,7 +95,7 @@ class MultiHeadAttention(nn.Module):
             mask = torch.atleast_2d(mask)  # torch's kernel takes no fewer dimensions
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(queries, keys, values, mask, dropout)
-        return self.output_proj(heads.transpose(1, 2).flatten(2))
+        return self.output_proj(heads.transpose(-3, -2).flatten(-2))
 
     def weights(
         self,
@@ -110,4 +110,4 @@ class MultiHeadAttention(nn.Module):
     def _split(
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch heads length d_k"]:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)

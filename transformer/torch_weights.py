@@ -38,7 +38,7 @@ def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     torch's class has neither embeddings nor an output projection. Its packed query, key
     and value projections come apart into three. The last norms of both stacks come
     along if they are there; our post-norm stacks have none, and refuse them when
-    loaded.
+    loaded. What weights do not show must agree: ReLU, heads, the order of the norms.
 
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen.

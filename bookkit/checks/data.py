@@ -84,7 +84,12 @@ def check_duplicates(
         "shorter": ["Jane visite Rome", "Jane visite Rome en"],
         "longer": ["Luc dort en mai", "Paul aime les chats noirs"],
         "two": ["Luc visite Paris en mai", "Paul veut les chiens"],
-        "order": ["mai en Rome visite Jane", "les chats aime Paul"],
+        "order": [
+            "mai en Rome visite Jane",
+            "les chats aime Paul",
+            "dort Luc",  # a word has moved: without its place, the gap is the same
+            "visite Jane Rome en mai",
+        ],
         "other": ["Marie est contente"],
     }
     sentences = {kind: [one.split() for one in kinds[kind]] for kind in kinds}
@@ -122,13 +127,13 @@ def check_duplicates(
             "`zip` stops at the end of the shorter one, and a set of words forgets the "
             "length: compare the lengths first."
         )
+    if lost("two"):
+        return wrong("Sentences that differ in two words may stay.")
     if lost("order"):
         return wrong(
             "The same words in another order differ in several places. Compare "
             "position by position, not sets of words."
         )
-    if lost("two"):
-        return wrong("Sentences that differ in two words may stay.")
     if sorted(kept) != sorted(w for w in training if w in kept):
         return wrong("Each training sentence may come once.")
     return right(

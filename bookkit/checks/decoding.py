@@ -127,6 +127,14 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
             [1, 0],
             [2, 0],
         ]:
+            one_row = torch.tensor([-0.1, -9.0, -9.0])
+            third = beam_step(one_row.clone(), logs.clone())
+            pairs = zip(*(torch.as_tensor(x).tolist() for x in third), strict=True)
+            if list(pairs) != best(one_row[:, None] + logs):
+                return wrong(
+                    "It fails where all continuations come from one hypothesis: take "
+                    "the best of the whole table, not so many of each row."
+                )
             return right(
                 "All continuations compete; the rows are the cache's new order."
             )

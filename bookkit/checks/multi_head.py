@@ -147,7 +147,7 @@ def check_question(query_weight: Tensor) -> Verdict:
 @exercise
 def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
     """Multi-head attention with d_k ≠ d_v, for one sentence."""
-    heads, length, d_model, d_k, d_v = 3, 4, 8, 2, 5
+    heads, length, d_model, d_k, d_v = 3, 4, 8, 6, 5  # d_k is not 8 // 3
     generator = torch.Generator().manual_seed(3)
 
     def normal(*shape: int) -> Tensor:

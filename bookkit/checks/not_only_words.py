@@ -88,7 +88,12 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
     ):
         answer = starts(length, cut, history, horizon)
         wanted = "the indices: a list, a range or a tensor"
-        found = sorted({int(start) for start in numbers(answer, wanted)})
+        given = list(numbers(answer, wanted))
+        found = sorted({int(start) for start in given})
+        if any(start != int(start) for start in given):
+            return wrong("a start is an index, a whole number")
+        if len(found) < len(given):
+            return wrong("each window starts once")
         last = cut - history - horizon
         if found == list(range(last + 1)):
             continue

@@ -151,4 +151,15 @@ def check_attend_others(
             "It fails where all scores are low. Hide the diagonal in the scores, with "
             "−∞: the number you chose is not low enough."
         )
+    # Own scores far above the others: after the softmax, those are 0.
+    own = 20 * torch.eye(5, 6)
+    same = torch.eye(6, 4)
+    expected = (own @ same @ (own @ same).T).masked_fill(itself, -torch.inf)
+    expected = expected.softmax(dim=-1) @ own @ w_value
+    if not near(answer(own, same, same, w_value), expected):
+        return wrong(
+            "It fails where a word's own score is far above the others: after the "
+            "softmax nothing is left to share out again. Hide the diagonal in the "
+            "scores, with −∞."
+        )
     return right("Each word attends to all others, and its weights sum to 1.")

@@ -55,7 +55,11 @@ def check_additive(answer: Callable[..., Tensor]) -> Verdict:
 @exercise
 def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict:
     """d(last state) / d(first state) of a network of one number."""
-    for u, states in ((0.5, (0.8, -0.4, 0.6, 0.2)), (2.0, (0.3, 0.1, -0.2))):
+    for u, states in (
+        (0.5, (0.8, -0.4, 0.6, 0.2)),
+        (2.0, (0.3, 0.1, -0.2)),
+        (-1.5, (0.2, -0.3, 0.1, 0.4)),
+    ):
         h = torch.tensor(states)
         slopes = 1 - h**2
         expected = (u * slopes[1:]).prod()

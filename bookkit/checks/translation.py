@@ -188,6 +188,12 @@ def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
         / sums[n - 1][1]
         for n in range(1, 5)
     ]
+    pooled = []
+    for n in range(1, 5):
+        ours, theirs = (
+            sum((_grams(pair[i], n) for pair in pairs), Counter()) for i in (0, 1)
+        )
+        pooled.append((ours & theirs).total() / sums[n - 1][1])
     lengths = [(len(h), len(r)) for h, r in pairs]
     c, r = (sum(x) for x in zip(*lengths, strict=True))
     brevity = min(1.0, math.exp(1 - r / c))
@@ -206,6 +212,8 @@ def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
         "a long one. Add up hits and totals, then divide.": (
             100 * brevity * math.prod(shares) ** (1 / 4)
         ),
+        "You clipped the corpus as a whole: a run counts where its own sentence's "
+        "reference has it.": 100 * brevity * math.prod(pooled) ** (1 / 4),
         "You did not clip: a run that the reference has once counts once, however "
         "often it is said.": 100 * brevity * math.prod(unclipped) ** (1 / 4),
         "The brevity penalty is missing.": whole,
@@ -239,7 +247,7 @@ def check_corpus(
     ]
     long = [
         (
-            "a small dog runs through the the reads snow",
+            "a small dog runs through the the the reads snow",
             "a small dog runs through the snow",
         ),
         ("the man who sits there has a book", "the man who sits there reads a book"),

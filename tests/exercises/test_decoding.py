@@ -12,6 +12,12 @@ from bookkit.checks.decoding import (
 )
 
 
+def two_of_each(totals, log_probabilities):
+    values, tokens = log_probabilities.topk(2)
+    best = (totals[:, None] + values).flatten().topk(len(totals)).indices
+    return best // 2, tokens.flatten()[best]
+
+
 def filled_in_place(logits, k):
     logits[logits < logits.topk(k).values[-1]] = -math.inf
     return logits.softmax(dim=-1)
@@ -156,6 +162,7 @@ def test_model_solutions_are_right(check, answer):
             "not in order",
         ),
         (check_beam_step, always_four, "with two hypotheses"),
+        (check_beam_step, two_of_each, "come from one hypothesis"),
         (check_top_k, zeroed, "must add up to one"),
         (check_top_k, zero_logits, "e to the 0 is 1"),
         (check_top_k, lambda z, k: top_k(z, 1), "most probable token alone"),

@@ -88,6 +88,11 @@ WRONG = [
     (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v, 1)) @ o, "nothing"),
     (
         check_sizes,
+        lambda x, q, k, v, o: joined(mixed(x, q, k, v, x.size(-1) // len(q))) @ o,
+        "numbers are not",
+    ),
+    (
+        check_sizes,
         lambda x, q, k, v, o: mixed(x, q, k, v).reshape(len(x), -1) @ o,
         "mixes several words",
     ),
@@ -104,7 +109,9 @@ WRONG = [
     (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v)), "not projected"),
     (
         check_sizes,
-        lambda x, q, k, v, o: joined((x @ q) @ (x @ k).mT / math.sqrt(2) @ (x @ v)) @ o,
+        lambda x, q, k, v, o: (
+            joined((x @ q) @ (x @ k).mT / q.size(-1) ** 0.5 @ (x @ v)) @ o
+        ),
         "softmax is missing",
     ),
     (check_sizes, lambda x, q, k, v, o: mixed(x, q, k, v), "shape"),

@@ -44,10 +44,10 @@ RIGHT = [
     (check_place_row, [0, 0, 0, 4]),
     (check_place_row, torch.tensor([-1.0, -1.0, 0.0, 4.0])),
     (check_attend_others, others()),
-    (check_attend_others, renormalised),
 ]
 
 WRONG = [
+    (check_attend_others, renormalised, "nothing is left to share"),
     (check_loud_key, [5, 5], "stretched"),
     (check_loud_key, [4, 2], "nearer in angle"),
     (check_loud_key, [0, 1], "too short"),

@@ -316,7 +316,8 @@ class PromptDecoder:
     """Cached decoding of a language model, for every search of chapter 13.
 
     Give it to `greedy_search`, `sample` or `beam_search` in place of a Transformer:
-    prompts are the sources, and the results are what follows them.
+    prompts are the sources, and the results are what follows them. A tensor of prompts
+    is padded with the config's `pad_id`: 0 is a token like any other.
 
     Raises:
         ValueError: for anything but a LanguageModel whose positions are added to its

@@ -81,6 +81,7 @@ class Llama(LanguageModel):
     """
 
     config_class: ClassVar[type[LanguageModelConfig]] = LlamaConfig
+    config: LlamaConfig
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
@@ -101,7 +102,7 @@ class Llama(LanguageModel):
 
     def tie(self, _: object = None) -> None:
         """Make the embedding table and the output projection one, if they are to be."""
-        if cast("LlamaConfig", self.config).tie_embeddings:
+        if self.config.tie_embeddings:
             self.output.weight = cast("nn.Embedding", self.embedding).weight
 
 

@@ -277,7 +277,8 @@ def _count_fused_steps() -> None:
 
     def count(optimizer: torch.optim.Optimizer, _: object, __: object) -> None:
         for group in optimizer.param_groups:
-            weights = [one for one in group["params"] if not one.is_inference()]
+            changed = [one for one in group["params"] if one.grad is not None]
+            weights = [one for one in changed if not one.is_inference()]
             torch.autograd.graph.increment_version(weights)
 
     register_optimizer_step_post_hook(count)

@@ -201,13 +201,14 @@ class CachedDecoder:
         for layer in decoder_layers(model):
             keys, values = layer.cross_attention.keys_values(encoded, encoded)
             memory.append(KeysValues(keys[sources], values[sources]))
-            shape = len(sources), keys.size(1), max_length, keys.size(-1)
+            heads = layer.self_attention.num_heads
+            shape = len(sources), heads, max_length, encoded.size(-1) // heads
             past.append(KeysValues(keys.new_empty(shape), keys.new_empty(shape)))
         return CachedState(model, memory, mask[sources], past, sources)
 
 
-# The models that are being evaluated: how often at once, and what was in training.
-_evaluated: dict[int, tuple[int, list[nn.Module]]] = {}
+# The modules that are being evaluated: how often at once, and if each was in training.
+_evaluated: dict[nn.Module, tuple[int, bool]] = {}
 _lock = threading.Lock()
 
 
@@ -218,20 +219,20 @@ def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     A model in training mode is another one meanwhile, for other threads as well; the
     last of several that evaluate it at once gives it back its modes.
     """
+    modules = list(model.modules())
     with _lock:
-        training = [module for module in model.modules() if module.training]
-        times, training = _evaluated.get(id(model), (0, training))
-        _evaluated[id(model)] = times + 1, training
-        for module in training:
+        for module in modules:
+            times, trained = _evaluated.get(module, (0, module.training))
+            _evaluated[module] = times + 1, trained
             module.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
         with _lock:
-            times, training = _evaluated.pop(id(model))
-            if times > 1:
-                _evaluated[id(model)] = times - 1, training
-            else:
-                for module in training:
+            for module in modules:
+                times, trained = _evaluated.pop(module)
+                if times > 1:
+                    _evaluated[module] = times - 1, trained
+                elif trained:
                     module.training = True

@@ -32,10 +32,16 @@ def unwrap(model: nn.Module) -> Transformer:
     """
     inner: object = model
     while not isinstance(inner, Transformer):
+        kind, home = type(inner).__name__, type(inner).__module__.partition(".")[0]
         inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
         if inner is None:
             kind = type(model).__name__
             raise ValueError(f"decoding needs a Transformer or a decoder, got a {kind}")
+        if home not in ("torch", "transformer"):
+            raise ValueError(
+                f"the model is inside a {kind}, whose own forward pass decoding would "
+                "pass over: give the model that is inside"
+            )
     return inner
 
 
@@ -146,8 +152,9 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
             return []
         if own.get("max_norm") is not None:  # an embedding that shortens its rows
             return []
-        if isinstance(module, nn.Linear | nn.Embedding) and (
+        if isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm) and (
             "weight" not in module._parameters  # but a buffer, or made anew
+            or {"weight", "bias"} & (own.keys() | module._buffers.keys())
         ):
             return []
         for name, weight in module._parameters.items():

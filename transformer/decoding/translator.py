@@ -51,7 +51,7 @@ class Translator:
             raise ValueError(f"languages must be two codes, got {languages!r}")
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.languages = tuple(languages)
+        self.languages: tuple[str, str] = (codes[0], codes[1])
 
     @property
     def model(self) -> Transformer:

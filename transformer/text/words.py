@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 __all__ = [
     "PAD_ID",
@@ -65,6 +65,10 @@ class UnknownWordError(ValueError):
 
     `word` is that word, `suggestions` are words of the vocabulary that resemble it.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whole when pickled or copied, as when another process raised it."""
+        return ValueError.__new__, (type(self), *self.args), vars(self)
 
     def __init__(self, word: str, vocabulary: "Vocabulary") -> None:
         self.word = word

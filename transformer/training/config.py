@@ -52,7 +52,8 @@ class TrainingConfig:
             at most: in the first steps it keeps less.
         patience: epochs without a lower validation loss after which a run ends.
         bf16: whether matrices are multiplied in bfloat16.
-        seed: fixes the order of the examples, and a run's initial weights and dropout.
+        seed: fixes the order of the examples and a run's dropout, and on the command
+            line the initial weights.
 
     The simple loop of chapter 12 has no parts, average, patience or bf16.
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from transformer.checks import (
     require_labels,
@@ -91,8 +90,11 @@ class ChunkedLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_loss: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # for a graph of the gradient, which has none here
+            raise RuntimeError(
+                "chunked_loss has no second derivative: use label_smoothed_loss"
+            )
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_loss * grad_hidden, grad_loss * grad_weight, None, None, None, None
 
@@ -110,7 +112,8 @@ def chunked_loss(
 
     What `label_smoothed_loss(hidden @ weight.T, labels)` gives, in nats, but no tensor
     has more than `chunk_size` rows of logits. `weight` is the output projection's.
-    `reduction` is "mean", over the labels that are not padding, or "sum".
+    `reduction` is "mean", over the labels that are not padding, or "sum". A gradient
+    with `create_graph` is refused.
 
     Raises:
         ValueError: for smoothing outside [0, 1), sizes that disagree, a `chunk_size`

@@ -20,7 +20,7 @@ from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import Example, batches_by_tokens, example_length
-from transformer.text.multi30k import SentencePair, read_pairs
+from transformer.text.multi30k import SentencePair, read_pairs, require_text
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer
 from transformer.training.bleu import corpus_scores
@@ -237,7 +237,7 @@ def train_translator(
         require_positive(**{name: len(getattr(dataset, name))})
     optional_import("sacrebleu.metrics")  # better now than after an epoch
     model = unwrap(model)
-    _translator(model, dataset)
+    translator = _translator(model, dataset)
     run = None if folder is None else RunFolder(folder)
     longest = max(map(example_length, dataset.train + dataset.validation))
     tokens = config.micro_batch_tokens or config.batch_tokens
@@ -246,15 +246,22 @@ def train_translator(
         raise ValueError(
             f"the dataset has an example of {longest} tokens, but at most {limit} fit"
         )
-    _require_usable(dataset, model.config)
+    _require_usable(dataset, translator)
     state = TrainState(model, config, process_group or ProcessGroup())
     return _TranslatorRun(
         dataset, state, run, checkpoint_every, report, keep_epochs
     ).steps()
 
 
-def _require_usable(dataset: TranslationDataset, config: TransformerConfig) -> None:
-    """Refuse now, not in the middle of an epoch, what the model cannot read."""
+def _require_usable(dataset: TranslationDataset, translator: Translator) -> None:
+    """Refuse now, not in the middle of an epoch, what cannot be read or scored."""
+    require_text(dataset.text)
+    if (pairs := len(dataset.validation_pairs)) != len(dataset.validation):
+        raise ValueError(
+            "each validation example needs its sentences, "
+            f"got {len(dataset.validation)} examples and {pairs} pairs"
+        )
+    config = translator.model.config
     sizes = config.source_vocab_size, config.target_vocab_size
     for name in ("train", "validation"):
         for number, example in enumerate(getattr(dataset, name), start=1):
@@ -268,7 +275,7 @@ def _require_usable(dataset: TranslationDataset, config: TransformerConfig) -> N
                     )
     for number, (sentence, _) in enumerate(dataset.validation_pairs, start=1):
         try:
-            dataset.source_tokenizer.encode(sentence)
+            translator.encode(sentence)
         except ValueError as error:
             raise ValueError(f"validation sentence {number}: {error}") from None
 
