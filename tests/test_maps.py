@@ -220,3 +220,10 @@ def test_a_layer_in_two_places_has_two_maps() -> None:
     maps = attention_maps(model, ids(), ids())
     assert maps.encoder.shape[1] == 2
     assert not maps.encoder[:, 0].equal(maps.encoder[:, 1])
+
+
+def test_a_layer_in_two_kinds_of_place_is_refused() -> None:
+    model = small()
+    model.decoder.layers[0].self_attention = model.encoder.layers[0].self_attention
+    with pytest.raises(ValueError, match="two kinds of place"):
+        attention_maps(model, ids(), ids())

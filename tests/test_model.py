@@ -273,6 +273,14 @@ def test_a_missing_checkpoint(tmp_path) -> None:
         Transformer.load(tmp_path / "nowhere.safetensors")
 
 
+def test_a_model_without_numbers_is_not_saved(tmp_path) -> None:
+    with torch.device("meta"):
+        model = Transformer(TransformerConfig(9, 9, d_model=8, num_heads=2, d_ff=8))
+    with pytest.raises(ValueError, match="is on the meta device"):
+        model.save(tmp_path / "model")
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_language_models_file_is_named_as_what_it_is(tmp_path) -> None:
     config = LanguageModelConfig(9, 8, 2, 1, 16, dropout=0.0, max_length=8)
     LanguageModel(config).save(tmp_path / "model")

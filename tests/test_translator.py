@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from transformer.beyond.text_generator import TextGenerator
 from transformer.checkpoint import read_checkpoint
 from transformer.decoding.search import beam_search, greedy_search
 from transformer.decoding.translator import Translator
@@ -365,3 +366,13 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("not weights")
     with pytest.raises(ValueError, match="not a whole safetensors file"):
         Translator.load(tmp_path / "text")
+
+
+def test_a_translator_without_a_name_is_refused(tmp_path, monkeypatch) -> None:
+    """An unset variable is no reason to take what lies in this folder."""
+    Translator.phrasebook().save(tmp_path / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert Translator.load(".").languages == ("fr", "en")
+    for kind in (Translator, TextGenerator):
+        with pytest.raises(ValueError, match="got the name ''"):
+            kind.load("")

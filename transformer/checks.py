@@ -191,6 +191,8 @@ def require_floats(state: Mapping[str, Tensor]) -> None:
         dtype = getattr(tensor, "dtype", type(tensor))
         if dtype not in _FLOATS:
             raise ValueError(f"{name} should be floats, got {dtype}")
+        if tensor.is_meta:
+            raise ValueError(f"{name} is on the meta device, without numbers")
         if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
             raise ValueError(f"{name} holds a number that is not finite")
 

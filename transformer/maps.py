@@ -6,6 +6,7 @@ Made from book/14-attention-maps.md: edit the chapter, not this file.
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -65,17 +66,21 @@ def attention_maps(
     In evaluation mode, without dropout. The model is left in the mode it was in.
 
     Raises:
-        ValueError: for ids that the model refuses, or not one target for each source.
+        ValueError: for ids that the model refuses, not one target for each source, or a
+            layer in two kinds of place, whose maps would be mixed.
     """
     if len(source_ids) != len(target_ids):
         raise ValueError(
             "each source needs one target, "
             f"got {len(source_ids)} sources and {len(target_ids)} targets"
         )
+    kinds = attention_layers(model)
+    if any({*one} & {*other} for one, other in combinations(kinds.values(), 2)):
+        raise ValueError("one attention layer is in two kinds of place")
     found: dict[str, list[Tensor]] = {kind: [] for kind in AttentionMaps._fields}
     training = {module: module.training for module in model.modules()}
     with ExitStack() as afterwards, _as_written():
-        for kind, layers in attention_layers(model).items():
+        for kind, layers in kinds.items():
             for attention in dict.fromkeys(layers):  # one layer may stand in two places
                 hook = attention.register_forward_pre_hook(
                     lambda attention, inputs, kind=kind: found[kind].append(

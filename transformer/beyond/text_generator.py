@@ -74,6 +74,8 @@ class TextGenerator:
             ValueError: for a file that is missing, damaged or not ours, or that has no
                 tokenizer of ours.
         """
+        if not os.fspath(path):
+            raise ValueError("a generator is in a file or a folder, got the name ''")
         path = Path(path)
         path = path / "model.safetensors" if path.is_dir() else path
         metadata = read_checkpoint(path)[1]

@@ -72,6 +72,8 @@ class Translator:
             ValueError: for a file that is missing, damaged or not ours, or that has no
                 tokenizers of ours.
         """
+        if not os.fspath(path):
+            raise ValueError("a translator is in a file or a folder, got the name ''")
         path = Path(path)
         path = path / "model.safetensors" if path.is_dir() else path
         model, metadata = load_model(path)
