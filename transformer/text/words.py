@@ -67,7 +67,7 @@ class UnknownWordError(ValueError):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Whole when pickled or copied, as when another process raised it."""
+        """Copied whole, as from a process to another that asked for the word."""
         return ValueError.__new__, (type(self), *self.args), vars(self)
 
     def __init__(self, word: str, vocabulary: "Vocabulary") -> None:
