@@ -201,7 +201,7 @@ class CachedDecoder:
         for layer in decoder_layers(model):
             keys, values = layer.cross_attention.keys_values(encoded, encoded)
             memory.append(KeysValues(keys[sources], values[sources]))
-            heads = layer.self_attention.num_heads
+            heads = getattr(layer.self_attention, "num_heads", keys.size(1))
             shape = len(sources), heads, max_length, encoded.size(-1) // heads
             past.append(KeysValues(keys.new_empty(shape), keys.new_empty(shape)))
         return CachedState(model, memory, mask[sources], past, sources)

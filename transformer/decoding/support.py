@@ -28,21 +28,27 @@ def unwrap(model: nn.Module) -> Transformer:
     """The Transformer inside a compiled, distributed or averaged model.
 
     Raises:
-        ValueError: for what neither is one nor holds one.
+        ValueError: for what neither is one nor holds one, or a wrapper that is not
+            PyTorch's.
     """
     inner: object = model
     while not isinstance(inner, Transformer):
-        kind, home = type(inner).__name__, type(inner).__module__.partition(".")[0]
+        wrapper = inner
         inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
         if inner is None:
             kind = type(model).__name__
             raise ValueError(f"decoding needs a Transformer or a decoder, got a {kind}")
-        if home not in ("torch", "transformer"):
+        if not _is_known(wrapper):
             raise ValueError(
-                f"the model is inside a {kind}, whose own forward pass decoding would "
-                "pass over: give the model that is inside"
+                f"the model is inside a {type(wrapper).__name__}, whose own forward "
+                "pass this would pass over: give the model that is inside"
             )
     return inner
+
+
+def _is_known(module: object) -> bool:
+    """Whether a class is PyTorch's or the book's: it computes what we know."""
+    return type(module).__module__.partition(".")[0] in ("torch", "transformer")
 
 
 def _has_global_hooks() -> bool:
@@ -192,8 +198,7 @@ def _kind(module: nn.Module) -> type:
 
     Another may drop in evaluation mode, too.
     """
-    home = type(module).__module__.split(".")[0]
-    if isinstance(module, nn.Dropout) and home in ("torch", "transformer"):
+    if isinstance(module, nn.Dropout) and _is_known(module):
         return nn.Dropout
     return type(module)
 
