@@ -37,6 +37,8 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     answer = tensor(table(length, d_model))
     expected = sinusoids(length, d_model)
     if near(answer, expected):
+        if not near(tensor(table(7, 12)), sinusoids(7, 12)):
+            return wrong("right for (20, 8), but not for (7, 12): use both arguments")
         return right("a sine and a cosine for every clock")
     if answer.shape == (d_model, length):
         return wrong("the table is transposed: a row is a position")

@@ -116,6 +116,7 @@ WRONG = [
     (check_table, table(lambda c, d: (c // 2) / d), "2 of 2i is missing"),
     (check_table, table(lambda c, d: -pair(c, d)), "sign"),
     (check_table, table(pair, first=1), "start at 0"),
+    (check_table, lambda length, d: sinusoids(20, 8), "not for"),
     (check_table, table(pair, base=1_000), "base"),
     (check_table, table(lambda c, d: 2 * (c // 2) // d), "cut to 0"),
     (check_table, all_sines, "all columns are sines"),

@@ -142,6 +142,10 @@ size["post-norm, warm-up"] = size["pre-norm, warm-up"]
 hops["one layer"] = hops["two layers"]
 
 # %% claim: At equal size and in 300 steps
+# null: the second attention makes no difference
+hops["two, one attends"] = hops["two layers"]
+
+# %% claim: At equal size and in 300 steps
 # null: neither learns
 hops["two layers"] = hops["one layer"]
 
