@@ -173,8 +173,8 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         )
     if not near(answer(scores + 1000.0 * ~mask, mask), expected):
         return wrong(
-            "You hid words after the softmax and shared out anew. A hidden score that "
-            "dwarfs the rest leaves nothing to share: fill the scores before it."
+            "A hidden score that dwarfs the rest breaks yours: fill the scores before "
+            "the softmax, not the weights after it."
         )
     empty = mask.clone()
     empty[2] = False

@@ -56,11 +56,11 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
         return wrong("The padding is on the left; here it comes after the words.")
     if not answer.equal(expected):
         return wrong(f"For lengths [3, 4, 1] you gave {answer.int().tolist()}.")
-    other = tensor(mask_from_lengths(torch.tensor([2, 2])), "a Boolean tensor")
-    if other.shape != (2, 2) or not other.all():
-        return wrong(
-            "Right for lengths [3, 4, 1], but not for [2, 2], without padding."
-        )
+    for few in ([2, 2], [4, 2]):
+        other = tensor(mask_from_lengths(torch.tensor(few)), "a Boolean tensor")
+        full = torch.tensor([[place < n for place in range(max(few))] for n in few])
+        if not other.equal(full):
+            return wrong(f"Right for lengths [3, 4, 1], but not for {few}.")
     return right("A position holds a word as long as it is smaller than the length.")
 
 
@@ -191,6 +191,13 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
     positions = sum(len(b) * w for b, w in zip(batches, widths, strict=True))
     if positions > sum(len(group) * max(group) for group in best):
         return wrong(f"{positions} positions: similar lengths should share a batch.")
+    found = [[lengths[index] for index in batch] for batch in batches]
+    for batch, full in zip(found, best, strict=True):
+        if len(batch) < len(full):
+            return wrong(
+                f"The batch of lengths {batch} is closed too early: {full} has "
+                f"{len(full) * full[0]} positions, and {budget} are allowed."
+            )
     return right(
         "The first batch is the widest: a sentence too long for the memory shows first."
     )

@@ -77,6 +77,10 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
             "forbid the columns."
         )
     if torch.equal(answer, words & words.transpose(-2, -1) & past):
+        real = torch.tensor([True, True, False])
+        wanted = (real & real[:, None] & past[:3, :3])[None, None]
+        if not torch.equal(both_masks(torch.tensor([[7, 3, 0]]), 0), wanted):
+            return wrong("Right for padding id 3, but not for 0: use pad_id.")
         return right(
             "You also forbid padded queries, which changes no real word; it makes rows "
             "that may attend to nothing, so the attention must give those zeros."

@@ -71,6 +71,13 @@ def check_neighbours(rotate: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     answer = tensor(rotate(x.clone(), positions), "the rotated rows")
     rates = 10_000 ** (-torch.arange(0, 8, 2) / 8)
     if near(answer, _turned(x, positions, rates, neighbours=True)):
+        few = 10_000 ** (-torch.arange(0, 6, 2) / 6)
+        wanted = _turned(x[:, :6], positions, few, neighbours=True)
+        if not near(tensor(rotate(x[:, :6].clone(), positions)), wanted):
+            return wrong(
+                "right for a width of 8, but not for 6: the rate of pair i is "
+                "10000 to the power of -2i / d_k"
+            )
         return right("each pair of neighbours turns by position times its rate")
     if answer.shape != x.shape:
         shape = tuple(answer.shape)
@@ -154,6 +161,11 @@ def check_centred(centre: Callable[[nn.Linear], nn.Linear]) -> Verdict:
             return wrong(f"outputs should have shape (20, 10), and have {shape}")
         expected = plain - plain.mean(dim=-1, keepdim=True)
         if near(output, expected):
+            small, few = nn.Linear(4, 7), torch.randn(5, 4)
+            plain = small(few)
+            wanted = plain - plain.mean(dim=-1, keepdim=True)
+            if not near(tensor(centre(small)(few)), wanted):
+                return wrong("right for a map from 6 to 10, but not from 4 to 7")
             return right("the mean is a linear map, so the weights can subtract it")
         weight, bias = before.weight, before.bias
         columns = weight - weight.mean(dim=0)

@@ -118,6 +118,7 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         (["a", "dog"], 1, 0.0),
         (["cat", "the", "sat"], 2, 0.0),
         (["the", "cat", "sat", "on", "a", "mat"], 3, 2 / 4),
+        (["o", "nthe", "ma", "t"], 2, 0.0),  # joined without spaces they would agree
     ]
     for said, n, wanted in cases:
         share = clipped(list(said), list(reference), n)
@@ -150,6 +151,8 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         for value, message in known.items():
             if math.isclose(answer, value, abs_tol=1e-6):
                 return wrong(message)
+        if "nthe" in said:
+            return wrong("*o nthe* is not *on the*: keep an n-gram's words apart.")
         if answer > wanted == 0 and n > 1:
             return wrong("The order counts: *cat the* is not *the cat*.")
         return wrong(

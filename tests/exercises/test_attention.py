@@ -102,7 +102,7 @@ WRONG = [
     (check_scale, lambda q, k, w: 123.0, "another scale"),
     (check_scale, lambda q, k, w: w, "One number"),
     (check_masked_weights, lambda s, m: s.softmax(-1) * m, "after the softmax"),
-    (check_masked_weights, renormalised, "shared out anew"),
+    (check_masked_weights, renormalised, "dwarfs the rest"),
     (check_masked_weights, exponentials, "rounded to 0"),
     (check_masked_weights, guarded, "rounded to 0"),
     (

@@ -1,6 +1,7 @@
 """Answers that fit a check's first example and are wrong, and right ones like them."""
 
 import math
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from bookkit.checks.attention_maps import check_each, check_followed
-from bookkit.checks.data import check_duplicates, check_lengths
+from bookkit.checks.data import check_duplicates, check_lengths, check_tokens
 from bookkit.checks.decoding import check_beam_step
 from bookkit.checks.embedding import check_similar
 from bookkit.checks.encoder import check_look_at, check_pre_norm
@@ -84,6 +85,27 @@ def running(pieces):
 
 def shares(predicted, labels):
     return [(predicted[labels == c] == c).double().mean().item() for c in (0, 1)]
+
+
+def joined(said, reference, n):
+    """N-grams without spaces between their words."""
+    mine, theirs = (
+        Counter("".join(words[i : i + n]) for i in range(len(words) - n + 1))
+        for words in (said, reference)
+    )
+    return (mine & theirs).total() / mine.total()
+
+
+def by_threes(lengths, budget):
+    """Longest first, but never more than three in a batch."""
+    batches = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        last = batches[-1] if batches else []
+        if last and len(last) < 3 and (len(last) + 1) * lengths[last[0]] <= budget:
+            last.append(index)
+        else:
+            batches.append([index])
+    return batches
 
 
 RIGHT = [
@@ -221,6 +243,22 @@ WRONG = [
         lambda lengths: torch.arange(lengths[-1]) < lengths[:, None],
         "may stand anywhere",
     ),
+    (
+        check_lengths,
+        lambda lengths: torch.arange(lengths[1]) < lengths[:, None],
+        "but not for [4, 2]",
+    ),
+    (
+        check_both,
+        lambda ids, pad: (
+            (ids != 3)[:, None, None, :]
+            & (ids != 3)[:, None, :, None]
+            & torch.ones(ids.size(1), ids.size(1)).tril().bool()
+        ),
+        "use pad_id",
+    ),
+    (check_clipped, joined, "words apart"),
+    (check_tokens, by_threes, "closed too early"),
     (check_similar, hidden_by(-1.0), "not low enough"),
     (
         check_look_at,

@@ -37,6 +37,24 @@ def in_halves(x, positions):
     return rotate(x[:, order], positions)[:, order.argsort()]
 
 
+def of_eight(x, positions):
+    """The rates of a width of 8, whatever the width is."""
+    angle = positions[:, None] * 10.0 ** -torch.arange(x.size(1) // 2)
+    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
+    return torch.view_as_real(
+        pairs * torch.polar(torch.ones_like(angle), angle)
+    ).flatten(1)
+
+
+def of_sizes(linear, inputs=6, outputs=10):
+    answer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        weight, bias = linear.weight[:outputs], linear.bias[:outputs]
+        answer.weight[: len(weight), : weight.size(1)] = weight - weight.mean(dim=0)
+        answer.bias[: len(bias)] = bias - bias.mean()
+    return answer
+
+
 def in_place(x, positions):
     rates = 10_000 ** (-torch.arange(0, x.size(1), 2) / x.size(1))
     angle = positions[:, None] * rates
@@ -87,6 +105,7 @@ def test_a_centred_map(answer):
         (check_cache, RIGHT / 2, "not 4"),
         (check_cache, 7, "bytes a token"),
         (check_neighbours, in_halves, "neighbours are a pair"),
+        (check_neighbours, of_eight, "but not for 6"),
         (check_neighbours, lambda x, p: rotate(x, p, sign=-1), "backwards"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=2), "too often"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=0.5), "2i / d_k"),

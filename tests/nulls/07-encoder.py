@@ -10,7 +10,11 @@ sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 
 # %% claim: With queries a hundred times
 # null: sharpness makes no difference
-longer[100] = longer[100][0], longer[1][1]
+longer[100] = longer[100][0], longer[1][1], longer[1][2]
+
+# %% claim: With queries a hundred times
+# null: sharp weights prevent it, not only delay it
+longer[100] = longer[100][0], longer[100][1], longer[100][1]
 
 # %% claim: With queries a hundred times
 # null: longer queries do not sharpen
