@@ -76,6 +76,17 @@ def test_the_running_sentence_from_any_folder(tmp_path):
     assert output == b"Jane visits Africa in September\n"
 
 
+def test_no_compiler_is_imported_to_translate():
+    """PyTorch's takes a second; a model is made without it, and so is a decoder."""
+    code = (
+        "import sys; from transformer import FastDecoder, Translator, greedy_search; "
+        "model = Translator.phrasebook().model; "
+        "greedy_search(FastDecoder(model), [[3, 4]], 4); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
 def test_a_pipe_is_answered_line_by_line_and_may_break():
     process = start("translate")
     for french, english in (("Il a deux chats", "He has two cats"), ("", "")):

@@ -6,11 +6,13 @@ Made from book/workshop/checks.md: edit the chapter, not this file.
 import importlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 __all__ = [
     "require_positive",
@@ -22,6 +24,7 @@ __all__ = [
     "require_mask",
     "require_pairs",
     "require_beam",
+    "shapes_only",
     "load_strictly",
     "tied_names",
     "require_floats",
@@ -162,6 +165,26 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
         raise ValueError(
             f"length_penalty must be finite and at least 0, got {length_penalty}"
         )
+
+
+class _WithoutNormal(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is nn.init.normal_:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Modules made here are on the meta device: their tensors have no memory.
+
+    Normal random numbers are passed over. On that device they have no effect but to
+    import PyTorch's compiler, which takes a second.
+    """
+    with torch.device("meta"), _WithoutNormal():
+        yield
 
 
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:

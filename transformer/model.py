@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from transformer.checks import (
     require_ids,
     require_positive,
     require_state,
+    shapes_only,
     tied_names,
 )
 from transformer.decoder import Decoder
@@ -263,7 +263,7 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
         # In memory of its own, aligned as any tensor is: sums add in the same order.
         tensors[name] = tensor.clone()
     tensors |= {name: tensors[first] for name, first in tied_names(sketch).items()}
-    with torch.device("meta"):  # shapes, and no memory taken
+    with shapes_only():
         model = Transformer(config)
     load_strictly(model, tensors)
     return model.eval(), metadata
@@ -275,7 +275,7 @@ def _layers(config: TransformerConfig) -> dict[str, int]:
 
 def _one_layer(config: TransformerConfig) -> Transformer:
     """A model of this config but with one layer in each stack, on the meta device."""
-    with torch.device("meta"):
+    with shapes_only():
         return Transformer(
             dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
         )

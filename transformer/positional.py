@@ -54,8 +54,10 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         require_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
-        table = sinusoids(max_length, d_model).to(torch.get_default_dtype())
-        self.register_buffer("table", table)
+        on_meta = torch.get_default_device().type == "meta"  # where shapes are enough
+        make = torch.empty if on_meta else sinusoids
+        table = make(max_length, d_model)
+        self.register_buffer("table", table.to(torch.get_default_dtype()))
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from transformer.checks import load_strictly
+from transformer.checks import load_strictly, shapes_only
 from transformer.decoder import Decoder
 from transformer.encoder import Encoder
 
@@ -44,7 +44,7 @@ def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
     d_model, d_ff = _sizes(state, "norm1.weight", "linear1.bias")
-    with torch.device("meta"):
+    with shapes_only():
         layer = nn.TransformerEncoderLayer(d_model, 1, d_ff)
         depth = _depth(state, "encoder")
         encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
@@ -75,7 +75,7 @@ def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     d_model, d_ff = _sizes(
         stacks, "residuals.0.norm.weight", "feed_forward.expand.bias"
     )
-    with torch.device("meta"):
+    with shapes_only():
         encoder = Encoder(d_model, 1, d_ff, _depth(stacks, "encoder"))
         decoder = Decoder(d_model, 1, d_ff, _depth(stacks, "decoder"))
     _require_stacks(stacks, encoder, decoder, d_model)

@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
-from transformer.checks import load_strictly, require_dropout, require_positive
+from transformer.checks import (
+    load_strictly,
+    require_dropout,
+    require_positive,
+    shapes_only,
+)
 from transformer.encoder import FeedForward
 
 __all__ = [
@@ -150,7 +155,7 @@ def from_gpt2(
         names = names if packed else [name]
         for one, part in zip(names, weight.chunk(len(names)), strict=True):
             ours[one] = part.detach().clone(memory_format=torch.contiguous_format)
-    with torch.device("meta"):
+    with shapes_only():
         model = GPT2(config)
     load_strictly(model, ours)
     return model.eval()

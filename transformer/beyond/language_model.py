@@ -24,6 +24,7 @@ from transformer.checks import (
     require_ids,
     require_positive,
     require_state,
+    shapes_only,
     tied_names,
 )
 from transformer.decoding.support import attention_class, require_followed
@@ -198,7 +199,7 @@ class LanguageModel(nn.Module):
             config = _read_config(cls.config_class, text, len(tensors))
             sketch = cls._one_layer(config)
             require_state(tensors, sketch, encoder=config.num_layers)
-            with torch.device("meta"):
+            with shapes_only():
                 model = cls(config)
             for name, tensor in tensors.items():
                 tensors[name] = tensor.clone()  # aligned, in memory of its own
@@ -213,7 +214,7 @@ class LanguageModel(nn.Module):
     @classmethod
     def _one_layer(cls: type[_Kind], config: LanguageModelConfig) -> _Kind:
         """A model of this config but with one layer, on the meta device."""
-        with torch.device("meta"):
+        with shapes_only():
             return cls(dataclasses.replace(config, num_layers=1))
 
 

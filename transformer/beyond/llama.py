@@ -24,7 +24,12 @@ from transformer.beyond.modern import (
     RotaryEmbedding,
     SwiGLU,
 )
-from transformer.checks import load_strictly, require_above_zero, require_positive
+from transformer.checks import (
+    load_strictly,
+    require_above_zero,
+    require_positive,
+    shapes_only,
+)
 from transformer.encoder import EncoderLayer, Residual
 from transformer.multi_head import KeysValues
 
@@ -226,7 +231,7 @@ def from_llama(
         for their_name, our_name in _LLAMA_NAMES:
             name = name.replace(their_name, our_name)
         ours[name] = weight.detach().clone()
-    with torch.device("meta"):
+    with shapes_only():
         model = Llama(config)
     load_strictly(model, ours)
     return model.eval()

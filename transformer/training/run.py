@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-import torch
-
-from transformer.checks import load_strictly, tied_names
+from transformer.checks import load_strictly, shapes_only, tied_names
 from transformer.model import Transformer
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
@@ -160,7 +158,7 @@ def _require_plain(model: Any) -> None:
     """Refuse now, not after an epoch, a model that could not be saved."""
     kind = Transformer if isinstance(model, Transformer) else type(model)
     try:
-        with torch.device("meta"):
+        with shapes_only():
             plain = kind(model.config)
         load_strictly(plain, model.state_dict())
     except (TypeError, ValueError) as error:
