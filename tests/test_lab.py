@@ -13,7 +13,13 @@ import torch
 
 from bookkit import BreakLab, broken
 from bookkit.lab import Part, Runs, span
-from transformer import TrainingConfig, Transformer, TransformerConfig, train
+from transformer import (
+    TrainingConfig,
+    Transformer,
+    TransformerConfig,
+    greedy_search,
+    train,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIES = [([a, b], [b, a]) for a, b in itertools.product(range(3, 8), repeat=2)]
@@ -45,6 +51,18 @@ def test_a_broken_model_differs_and_can_be_trained(take_out):
         )
     ]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("take_out", "said"),
+    [
+        (broken.without_causal_mask, "decoder is not a Decoder but .* Unmasked"),
+        (broken.without_positions, "position, a Dropout, takes no start"),
+    ],
+)
+def test_what_cannot_be_decoded_with_a_cache_is_named(take_out, said):
+    with pytest.raises(ValueError, match=said):
+        greedy_search(take_out(model()), SOURCE, 4)
 
 
 def test_without_the_root_scores_are_that_much_larger():

@@ -480,6 +480,13 @@ def test_gpt2_heads_must_divide_its_width() -> None:
         from_gpt2(theirs().state_dict(), 3)
 
 
+def test_an_encoder_of_another_kind_is_named() -> None:
+    model = LanguageModel(LanguageModelConfig(9, 8, 2, 1, 16, max_length=8))
+    model.encoder = nn.Identity()
+    with pytest.raises(ValueError, match=r"encoder is not a Encoder but .* Identity"):
+        PromptDecoder(model)
+
+
 def hooked(model):
     model.encoder.layers[1].register_forward_hook(lambda *_: None)
 

@@ -539,6 +539,14 @@ def subwords() -> Translator:
     return Translator(model.eval(), tokenizer, tokenizer)
 
 
+def test_a_model_with_few_subwords_and_no_sentences_is_described() -> None:
+    tokenizer = SubwordTokenizer.train(["ab ba", "a b"], 8)
+    config = TransformerConfig(8, 8, 8, 2, 1, 1, 8, max_length=32)
+    described = describe(Translator(Transformer(config).eval(), tokenizer, tokenizer))
+    (example,) = described["examples"]
+    assert tokenizer.encode(example)
+
+
 def test_a_model_with_subwords_has_a_page(
     subwords: Translator, reader: Reader, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from transformer import (
     attention_layers,
     attention_maps,
 )
+from transformer.decoder import DecoderLayer
 
 PAD = 0
 
@@ -52,6 +53,24 @@ def test_the_maps_are_weights(model, source, data) -> None:
     assert (maps.encoder.masked_select(padding) == 0).all()
     assert (maps.cross.masked_select(padding) == 0).all()
     assert (maps.masked.triu(1) == 0).all()
+
+
+def test_a_mask_given_by_name_is_seen() -> None:
+    class Named(DecoderLayer):
+        def forward(self, x, memory, source_mask=None, target_mask=None):
+            own, cross = self.self_attention, self.cross_attention
+            x = self.residuals[0](x, lambda x: own(x, x, x, mask=target_mask))
+            x = self.residuals[1](
+                x, lambda x: cross(x, key=memory, value=memory, mask=source_mask)
+            )
+            return self.residuals[2](x, self.feed_forward)
+
+    model, target = small().eval(), ids()
+    expected = attention_maps(model, target, target)
+    for layer in model.decoder.layers:
+        layer.__class__ = Named
+    found = attention_maps(model, target, target)
+    assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
 
 
 @given(models(), token_ids(padded=True))

@@ -170,7 +170,7 @@ def test_metadata_comes_back_beside_the_model(tmp_path) -> None:
     assert model.config == small()
 
 
-@pytest.mark.parametrize("key", ["config", "format", "version", "checksum"])
+@pytest.mark.parametrize("key", ["config", "kind", "format", "version", "checksum"])
 def test_metadata_that_would_be_lost_is_refused_by_name(tmp_path, key) -> None:
     with pytest.raises(ValueError, match=f"the key '{key}', it is reserved"):
         Transformer(small()).save(tmp_path / "model", {key: "mine"})

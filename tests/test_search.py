@@ -581,6 +581,16 @@ def test_hypotheses_expand_to_their_likeliest_continuations():
     assert expand(batch, [1], log_p, ids, 4) == [expected[1]]
 
 
+def test_a_beam_refuses_a_hypothesis_without_probabilities():
+    """One of several: greedy search may never meet it, a beam would hide it."""
+    model = random_model(2).eval()
+    (found,) = beam_search(model, [[3, 4]], 6, beam_size=4)
+    with torch.no_grad():
+        model.target_embedding.table.weight[found[0]] = math.nan
+    with pytest.raises(ValueError, match="logits are not finite"):
+        beam_search(model, [[3, 4]], 6, beam_size=4)
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 @pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
 def test_logits_that_are_no_numbers_are_named(search, number):

@@ -25,7 +25,7 @@ from transformer.beyond.modern import (
     exchange_parts,
 )
 from transformer.masks import causal_mask
-from transformer.multi_head import MultiHeadAttention
+from transformer.multi_head import KeysValues, MultiHeadAttention
 
 SMALL = LlamaConfig(
     vocab_size=50,
@@ -320,6 +320,16 @@ def test_a_llama_needs_a_decoder_of_its_own() -> None:
             for name in ("lm_head.weight", "model.norm.weight")
         ),
         (
+            lambda: from_llama(
+                {
+                    **theirs().state_dict(),
+                    "model.layers.0.self_attn.q_proj.weight": torch.ones(48, 64),
+                },
+                num_heads=4,
+            ),
+            "a head_dim of its own is not ours: queries have 48 numbers",
+        ),
+        (
             lambda: from_llama({}, 4),
             "not the weights of a Llama: no matrix model.embed",
         ),
@@ -341,6 +351,17 @@ def test_bad_input_is_named(make, said):
 
 
 x = torch.zeros(8)
+
+
+def test_grouped_attention_refuses_and_takes_what_multi_head_attention_does() -> None:
+    grouped, plain = GroupedQueryAttention(16, 4, 4), MultiHeadAttention(16, 4)
+    plain.load_state_dict(grouped.state_dict(), strict=False)
+    x, mask = torch.randn(2, 5, 16), torch.tensor([True, True, False, True, True])
+    keys, values = grouped.keys_values(x, x)
+    with pytest.raises(ValueError, match=r"every key needs one value, got 5 .* and 3"):
+        grouped.attend(x, KeysValues(keys, values[:, :, :3]))
+    found = grouped(x, x, x, mask)
+    torch.testing.assert_close(found, grouped(x, x, x, mask[None].expand(5, 5)))
 
 
 def test_a_llama_needs_no_more_than_a_vocabulary() -> None:

@@ -331,6 +331,17 @@ def test_a_model_of_another_kind_is_named(dataset, tmp_path):
             load(path)
 
 
+def test_one_file_may_stand_alone(book, dataset):
+    for file in (book, str(book)):
+        assert TextDataset.load(file, vocab_size=90).digest() == dataset.digest()
+
+
+def test_a_text_without_a_next_token_has_no_loss(dataset):
+    model = language_model(90, SIZES)
+    with pytest.raises(ValueError, match=r"labels must be .* got 0"):
+        text_loss(model, dataset.train[:1])
+
+
 def test_a_model_that_cannot_be_decoded_is_refused_at_once(dataset):
     model = exchange_parts(language_model(90, SIZES).config, ["rotary"])
     with pytest.raises(ValueError, match="needs positions added to the embeddings"):

@@ -422,3 +422,18 @@ def test_a_model_that_cannot_be_saved_is_refused_before_a_step(dataset, tmp_path
     with pytest.raises(ValueError, match=r"cannot be saved: .*output\.weight"):
         next(train_translator(dataset, model, CONFIG, tmp_path / "run"))
     assert equal(weights(model), before)
+
+
+def test_a_hook_or_forward_of_the_models_own_counts_in_its_loss(dataset):
+    model = small_model(dataset)
+    plain = validation_loss(model, dataset.validation)
+    hook = model.register_forward_hook(lambda module, inputs, logits: 0 * logits)
+    even = math.log(model.config.target_vocab_size)
+    assert validation_loss(model, dataset.validation) == pytest.approx(even)
+    hook.remove()
+    assert validation_loss(model, dataset.validation) == plain
+    whole = model.forward
+    model.forward = lambda *ids: 0 * whole(*ids)
+    assert validation_loss(model, dataset.validation) == pytest.approx(even)
+    with pytest.raises(ValueError, match=r"examples must be .* got 0"):
+        validation_loss(model, [])

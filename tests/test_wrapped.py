@@ -215,6 +215,10 @@ def test_the_loss_of_a_very_improbable_label(z) -> None:
             lambda data: data.train.__setitem__(0, ([-1], [5])),
             "train example 1 has a source id outside",
         ),
+        (
+            lambda data: data.train.__setitem__(1, ([5], [5, 0, 6])),
+            "train example 2 has the padding id 0 in its target",
+        ),
     ],
 )
 def test_examples_that_cannot_be_read_are_refused_at_once(

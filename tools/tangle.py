@@ -30,7 +30,7 @@ import chapters as book
 from chapters import ChapterError
 
 ROOT = Path(__file__).resolve().parent.parent
-BY_HAND = {"__init__.py", "__main__.py", "cli.py"}
+BY_HAND = {"__init__.py", "__main__.py"}
 FROM_OURS = re.compile(r"from transformer\.([\w.]+) import (\([^)]*\)|[^\n]*)")
 DEFINITIONS = (
     ast.ClassDef,

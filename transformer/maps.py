@@ -55,6 +55,17 @@ class AttentionMaps(NamedTuple):
     cross: Float[Tensor, "batch layers heads target source"]
 
 
+def _weights(
+    attention: MultiHeadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+) -> Float[Tensor, "batch heads queries keys"]:
+    """The weights of a layer, from all that its forward pass is given."""
+    return attention.weights(query, key, mask)
+
+
 @torch.no_grad()
 def attention_maps(
     model: Transformer,
@@ -83,9 +94,10 @@ def attention_maps(
         for kind, layers in kinds.items():
             for attention in dict.fromkeys(layers):  # one layer may stand in two places
                 hook = attention.register_forward_pre_hook(
-                    lambda attention, inputs, kind=kind: found[kind].append(
-                        attention.weights(inputs[0], inputs[1], *inputs[3:])
-                    )
+                    lambda attention, inputs, named, kind=kind: found[kind].append(
+                        _weights(attention, *inputs, **named)
+                    ),
+                    with_kwargs=True,
                 )
                 afterwards.callback(hook.remove)
         for module, mode in training.items():

@@ -217,8 +217,11 @@ class Transformer(nn.Module):
                 a tensor that `load` would refuse: one that is not finite, or whose name
                 or shape is not the config's, or that is no longer tied as it says.
         """
-        if metadata and "config" in metadata:
-            raise ValueError("metadata may not have the key 'config', it is reserved")
+        for key in ("config", "kind"):
+            if metadata and key in metadata:
+                raise ValueError(
+                    f"metadata may not have the key {key!r}, it is reserved"
+                )
         config = json.dumps(dataclasses.asdict(self.config))
         sketch = _one_layer(self.config)
         tensors = loadable(self.state_dict(), sketch, **_layers(self.config))

@@ -22,7 +22,13 @@ from transformer.positional import sinusoids
 from transformer.text.multi30k import read_pairs
 from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import Tokenizer, Vocabulary, WordTokenizer, detokenize
+from transformer.text.words import (
+    EOS_ID,
+    Tokenizer,
+    Vocabulary,
+    WordTokenizer,
+    detokenize,
+)
 from transformer.training.run_folder import read_run
 
 __all__ = ["LIMIT", "Explorable", "as_translator", "describe", "describe_model"]
@@ -133,7 +139,8 @@ def _any_sentence(translator: Translator) -> str:
     tokenizer = translator.source_tokenizer
     if isinstance(tokenizer, WordTokenizer):
         return detokenize(itertools.islice(tokenizer.vocabulary, 4))
-    return tokenizer.decode(range(20, 26))
+    last = tokenizer.vocab_size
+    return tokenizer.decode(range(max(EOS_ID + 1, last - 6), last))
 
 
 def describe_model(

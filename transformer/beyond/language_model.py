@@ -340,6 +340,8 @@ class PromptDecoder:
     def _require_cacheable(self) -> None:
         """Refuse what decoding would not follow; hooks may come at any time."""
         model = self.model
+        require_followed([("the model", model, LanguageModel)])
+        require_followed([("encoder", model.encoder, Encoder)])
         attentions = [layer.self_attention for layer in model.encoder.layers]
         turned = any(getattr(each, "rotary", None) for each in attentions)
         followed = not turned and not isinstance(model.position, nn.Identity)
@@ -348,10 +350,7 @@ class PromptDecoder:
                 f"a {type(self).__name__} needs positions added to the embeddings, got "
                 f"a {type(model).__name__} without; a Llama has its LlamaDecoder"
             )
-        places: list[tuple[str, nn.Module, type[nn.Module]]] = [
-            ("the model", model, LanguageModel),
-            ("encoder", model.encoder, Encoder),
-        ]
+        places: list[tuple[str, nn.Module, type[nn.Module]]] = []
         for number, layer in enumerate(model.encoder.layers):
             name, attention = f"encoder.layers.{number}", layer.self_attention
             kind = attention_class(attention)

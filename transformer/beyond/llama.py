@@ -46,6 +46,8 @@ __all__ = [
 class LlamaConfig(LanguageModelConfig):
     """Llama configuration: a language model's, and what its exchanged parts need.
 
+    `num_kv_heads` is to be given with `num_heads`, which it must divide.
+
     Raises:
         ValueError: naming the first field that no model could be built from.
     """
@@ -197,11 +199,17 @@ def from_llama(
         "model.embed_tokens.weight",
         f"{layer}.mlp.gate_proj.weight",
         f"{layer}.self_attn.k_proj.weight",
+        f"{layer}.self_attn.q_proj.weight",
     )
     for name in need:
         if name not in state or state[name].dim() != 2:
             raise ValueError(f"not the weights of a Llama: no matrix {name}")
-    table, gate, key = (state[name] for name in need)
+    table, gate, key, query = (state[name] for name in need)
+    if query.size(0) != table.size(1):
+        raise ValueError(
+            "a head_dim of its own is not ours: queries have "
+            f"{query.size(0)} numbers, embeddings {table.size(1)}"
+        )
     # Older files keep the rates of the positions, in float32.
     state = {n: x for n, x in state.items() if not n.endswith(".rotary_emb.inv_freq")}
     for name, weight in state.items():

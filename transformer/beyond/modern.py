@@ -164,7 +164,10 @@ class GroupedQueryAttention(nn.Module):
     ) -> Float[Tensor, "batch queries d_model"]:
         """Attention over keys and values that are projected and turned already."""
         queries = self._turn(self._split(self.query_proj(query)), positions)
+        require_pairs(*keys_values)
         require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
+        if mask is not None:
+            mask = torch.atleast_2d(mask)
         heads = F.scaled_dot_product_attention(
             queries, *keys_values, mask, enable_gqa=True
         )

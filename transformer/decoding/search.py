@@ -353,6 +353,8 @@ def beam_search(
             newest = source.new_tensor([each.tokens[-1] for each in batch])
             logits = mask_special(_at_least_float32(state.step(newest)), config)
             scores, ids = (each.tolist() for each in likeliest(logits, beam_size))
+            if any(math.isnan(row[0]) for row in scores):
+                raise ValueError(_NOT_FINITE)
             active: dict[int, list[Hypothesis]] = {}
             for place, sentence in enumerate(beams):
                 rows = range(place * beam_size, (place + 1) * beam_size)

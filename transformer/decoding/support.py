@@ -5,6 +5,7 @@ Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -110,19 +111,26 @@ def require_cacheable(model: Transformer) -> None:
     those may be replaced, and have hooks.
 
     Raises:
-        ValueError: for what `require_followed` refuses.
+        ValueError: for what `require_followed` refuses, and positions that cannot be
+            added to one token alone.
     """
-    places: list[tuple[str, nn.Module, type[nn.Module]]] = [
-        ("the model", model, Transformer),
-        ("decoder", model.decoder, Decoder),
-    ]
+    require_followed([("the model", model, Transformer)])
+    require_followed([("decoder", model.decoder, Decoder)])
     for number, layer in enumerate(model.decoder.layers):
         name = f"decoder.layers.{number}"
-        places.append((name, layer, DecoderLayer))
+        require_followed([(name, layer, DecoderLayer)])
         for part in ("self_attention", "cross_attention"):
             attention = getattr(layer, part)
-            places.append((f"{name}.{part}", attention, attention_class(attention)))
-    require_followed(places)
+            kind = attention_class(attention)
+            require_followed([(f"{name}.{part}", attention, kind)])
+    try:
+        inspect.signature(model.position.forward).bind(None, 0)
+    except TypeError:
+        kind = type(model.position)
+        raise ValueError(
+            f"position, a {kind.__name__}, takes no start: cached decoding adds the "
+            "position of one token at a time"
+        ) from None
 
 
 _WHOLE = {"encode", "decode", "forward"}

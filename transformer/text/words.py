@@ -40,7 +40,7 @@ def tokenize(sentence: str) -> list[str]:
     text = (
         unicodedata.normalize("NFC", sentence).replace("’", "'").replace("\ufeff", "")
     )
-    words = re.findall(r"[^\s',.!?;:]+'?|\S", text.replace("’", "'"))
+    words = re.findall(r"[^\s',.!?;:]+'?|\S", text)
     if words and words[-1] == ".":
         words.pop()
     if not words:

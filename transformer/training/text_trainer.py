@@ -52,7 +52,9 @@ class TextDataset(NamedTuple):
 
     @classmethod
     def load(
-        cls, files: Sequence[str | os.PathLike[str]], vocab_size: int = 1000
+        cls,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        vocab_size: int = 1000,
     ) -> "TextDataset":
         """Read plain text; the last tenth of each file is held out.
 
@@ -63,6 +65,8 @@ class TextDataset(NamedTuple):
                 `vocab_size` that is too small, or where the library tokenizers is not
                 installed.
         """
+        if isinstance(files, str | os.PathLike):
+            files = [files]
         require_positive(files=len(files))
         sides = [_hold_out(_read(Path(file))) for file in files]
         train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
@@ -137,7 +141,12 @@ def text_loss(
     batch_tokens: int = 4096,
     bf16: bool = False,
 ) -> float:
-    """Mean loss of a text's tokens, in nats, read in windows one after another."""
+    """Mean loss of a text's tokens, in nats, read in windows one after another.
+
+    Raises:
+        ValueError: for a text of fewer than two tokens.
+    """
+    require_positive(labels=len(ids) - 1)
     window = model.config.max_length
     device = next(model.parameters()).device
     whole = (len(ids) - 1) // window * window

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from transformer.checks import require_positive
 from transformer.decoding.step import evaluating
 from transformer.masks import padding_mask
 from transformer.model import Transformer
@@ -77,8 +78,10 @@ def _has_plain_output(model: Transformer) -> bool:
         and output.bias is None
         and not output._forward_hooks
         and not output._forward_pre_hooks
-        and "forward" not in vars(output)
         and type(model).forward is Transformer.forward
+        and not any("forward" in vars(module) for module in (model, output))
+        and not model._forward_hooks
+        and not model._forward_pre_hooks
     )
 
 
@@ -95,7 +98,12 @@ def validation_loss(
     batch_tokens: int = 4096,
     bf16: bool = False,
 ) -> float:
-    """Cross-entropy on examples not trained on: the mean over labels, in nats."""
+    """Cross-entropy on examples not trained on: the mean over labels, in nats.
+
+    Raises:
+        ValueError: for no examples.
+    """
+    require_positive(examples=len(examples))
     loss = LossModule(model, label_smoothing=0.0, bf16=bf16)
     total = 0.0
     with evaluating(loss):

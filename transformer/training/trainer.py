@@ -273,6 +273,11 @@ def _require_usable(dataset: TranslationDataset, translator: Translator) -> None
                     raise ValueError(
                         f"{name} example {number} has a {side} id outside 0..{size - 1}"
                     )
+                if config.pad_id in ids:
+                    raise ValueError(
+                        f"{name} example {number} has the padding id {config.pad_id} "
+                        f"in its {side}"
+                    )
     for number, (sentence, _) in enumerate(dataset.validation_pairs, start=1):
         try:
             translator.encode(sentence)
