@@ -52,8 +52,8 @@ class Done(NamedTuple):
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "book" / "workshop").mkdir(parents=True)
-    (tmp_path / "transformer").mkdir()
-    for name in ("__init__.py", "__main__.py", "cli.py"):
+    (tmp_path / "transformer" / "cli").mkdir(parents=True)
+    for name in ("__init__.py", "__main__.py", "cli/main.py"):
         (tmp_path / "transformer" / name).write_text('"""By hand."""\n')
     (tmp_path / "book" / "05-round-things.md").write_text(GOOD)
     (tmp_path / "book" / "06-no-code.md").write_text(HEADER + "Only words.\n")
@@ -178,7 +178,7 @@ def test_a_public_name_is_listed_or_imported_elsewhere(project: Path) -> None:
     chapter.write_text(GOOD.replace(', "LIMIT"', ""))
     assert "LIMIT is neither in __all__ nor" in tangle(project).stderr
     user = "from transformer.round_things import (\n    LIMIT,\n)\n"
-    (project / "transformer" / "cli.py").write_text(user)
+    (project / "transformer" / "cli" / "main.py").write_text(user)
     assert tangle(project).returncode == 0
 
 
