@@ -6,9 +6,9 @@ Made from book/workshop/checks.md: edit the chapter, not this file.
 import importlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ __all__ = [
     "require_floats",
     "require_state",
     "loadable",
+    "restored",
     "optional_import",
 ]
 
@@ -256,6 +257,30 @@ def require_state(
     for name in unknown:
         shown = name.encode("unicode_escape").decode()[:200]
         raise ValueError(f'Unexpected key(s) in state_dict: "{shown}"')
+
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+def restored(
+    make: Callable[[], _Model],
+    state: Mapping[str, Tensor],
+    one_layer: nn.Module,
+    **layers: int,
+) -> _Model:
+    """The model that `make` gives with the tensors of a file, in evaluation mode.
+
+    Raises:
+        ValueError: for what `require_state` refuses.
+    """
+    require_state(state, one_layer, **layers)
+    # In memory of its own, aligned as any tensor is: sums add in the same order.
+    tensors = {name: tensor.clone() for name, tensor in state.items()}
+    tensors |= {name: tensors[first] for name, first in tied_names(one_layer).items()}
+    with shapes_only():
+        model = make()
+    load_strictly(model, tensors)
+    return model.eval()
 
 
 def loadable(

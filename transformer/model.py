@@ -16,15 +16,13 @@ from torch import Tensor, nn
 
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
-    load_strictly,
     loadable,
     require_dropout,
     require_floats,
     require_ids,
     require_positive,
-    require_state,
+    restored,
     shapes_only,
-    tied_names,
 )
 from transformer.decoder import Decoder
 from transformer.embedding import TokenEmbedding
@@ -259,17 +257,12 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str
         raise ValueError(f"{path} holds the model {kind}, no Transformer")
     config, sketch = _read_config(path, metadata.pop("config", ""), len(tensors))
     try:
-        require_state(tensors, sketch, **_layers(config))
+        model = restored(
+            lambda: Transformer(config), tensors, sketch, **_layers(config)
+        )
     except ValueError as error:
         raise ValueError(f"{path} does not match its config: {error}") from None
-    for name, tensor in tensors.items():
-        # In memory of its own, aligned as any tensor is: sums add in the same order.
-        tensors[name] = tensor.clone()
-    tensors |= {name: tensors[first] for name, first in tied_names(sketch).items()}
-    with shapes_only():
-        model = Transformer(config)
-    load_strictly(model, tensors)
-    return model.eval(), metadata
+    return model, metadata
 
 
 def _layers(config: TransformerConfig) -> dict[str, int]:
@@ -293,12 +286,6 @@ def _read_config(
         if sum(_layers(config).values()) > tensors:
             raise ValueError(f"more layers than the {tensors} tensors here")
         return config, _one_layer(config)
-    except (
-        ArithmeticError,
-        RecursionError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0][:300]
         raise ValueError(f"{path} has a config that no model has: {reason}") from None

@@ -17,15 +17,13 @@ from torch import Tensor, nn
 
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
-    load_strictly,
     loadable,
     require_dropout,
     require_floats,
     require_ids,
     require_positive,
-    require_state,
+    restored,
     shapes_only,
-    tied_names,
 )
 from transformer.decoding.support import attention_class, require_followed
 from transformer.embedding import TokenEmbedding
@@ -197,19 +195,11 @@ class LanguageModel(nn.Module):
         try:
             text = metadata.get("config", "")
             config = _read_config(cls.config_class, text, len(tensors))
-            sketch = cls._one_layer(config)
-            require_state(tensors, sketch, encoder=config.num_layers)
-            with shapes_only():
-                model = cls(config)
-            for name, tensor in tensors.items():
-                tensors[name] = tensor.clone()  # aligned, in memory of its own
-            for name, first in tied_names(sketch).items():
-                tensors[name] = tensors[first]
-            load_strictly(model, tensors)
+            sketch, layers = cls._one_layer(config), config.num_layers
+            return restored(lambda: cls(config), tensors, sketch, encoder=layers)
         except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0][:300]
             raise ValueError(f"{path} holds no {cls.__name__}: {reason}") from None
-        return model.eval()
 
     @classmethod
     def _one_layer(cls: type[_Kind], config: LanguageModelConfig) -> _Kind:

@@ -24,7 +24,7 @@ from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.dropout import use_fast_dropout
-from transformer.training.loop import StepMetrics, training_mode
+from transformer.training.loop import StepMetrics
 from transformer.training.precision import bf16_autocast
 from transformer.training.run import Run
 from transformer.training.run_folder import RunFolder
@@ -242,14 +242,8 @@ class _TextRun(Run):
         places = torch.tensor(batch)[:, None] + torch.arange(window + 1)
         windows = self.dataset.train[places].to(device)
         rows = (config.micro_batch_tokens or config.batch_tokens) // window
-        for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate
-        state.optimizer.zero_grad()
         total, labels = torch.zeros((), device=device), len(batch) * window
-        devices = [device] if device.type == "cuda" else []
-        with training_mode(state.model), torch.random.fork_rng(devices=devices):
-            # Dropout draws from the step's own seed: no random state need be kept.
-            torch.manual_seed(random.Random(f"{config.seed} {step}").getrandbits(60))
+        with state.taking_step(f"{config.seed} {step}", learning_rate):
             for part in windows.split(rows):
                 with _precision(device, config.bf16):
                     loss = _summed_loss(

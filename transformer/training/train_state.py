@@ -5,8 +5,8 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -173,19 +173,9 @@ class TrainState:
         # Who has no example takes one with weight 0: the others wait for its gradient.
         micro_batches = group.shard(examples, tokens) or [list(examples[:1])]
         weight = group.size / labels if examples[group.rank :: group.size] else 0.0
-        for param_group in self.optimizer.param_groups:
-            param_group["lr"] = learning_rate
-        self.optimizer.zero_grad()
         total = torch.zeros((), device=group.device)
-        devices = [group.device] if group.device.type == "cuda" else []
-        with (
-            training_mode(self._loss),
-            group.connected(),
-            torch.random.fork_rng(devices=devices),
-        ):
-            # Dropout draws from the step's own seed: no random state need be kept.
-            seed = random.Random(f"{config.seed} {step} {group.rank}").getrandbits(60)
-            torch.manual_seed(seed)
+        seed = f"{config.seed} {step} {group.rank}"
+        with self.taking_step(seed, learning_rate), group.connected():
             for index, micro_batch in enumerate(micro_batches, start=1):
                 wait = group.size > 1 and index < len(micro_batches)
                 with self._loss.no_sync() if wait else nullcontext():
@@ -194,6 +184,21 @@ class TrainState:
                     loss.backward()
                     total += loss.detach()
         return group.sum(total.item()) / group.size, self.update()
+
+    @contextmanager
+    def taking_step(self, seed: str, learning_rate: float) -> Iterator[None]:
+        """What a step begins with: its rate, no gradients, training mode, a seed.
+
+        Dropout draws from the step's own seed, so that no random state need be kept.
+        """
+        for param_group in self.optimizer.param_groups:
+            param_group["lr"] = learning_rate
+        self.optimizer.zero_grad()
+        device = self.process_group.device
+        devices = [device] if device.type == "cuda" else []
+        with training_mode(self._loss), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(random.Random(seed).getrandbits(60))
+            yield
 
     def update(self) -> float:
         """Clip the gradient, take a step, move the average; the gradient's norm."""
