@@ -17,8 +17,9 @@ SITE := _build/html/index.html
 
 # Two chapters or two test files run side by side, one thread each.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
-# The site's tests need the site; the exercises are checked as a reader meets them.
-APART := --ignore tests/test_site.py --ignore tests/exercises
+# The site's tests need the site; exercises are checked as readers meet them, plain.
+BUILT := --ignore tests/test_site.py
+APART := $(BUILT) --ignore tests/exercises
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
 COVER := --cov --cov-branch --cov-report=
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
@@ -63,8 +64,7 @@ lint: $(INSTALLED)  ## style, types, and that book, modules and notebooks agree
 
 units: $(INSTALLED) chromium  ## the package's tests, every shape checked
 	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "not plain and not nightly" $(SHAPES)
-	$(PYTEST) tests $(APART) -n 2 --dist loadfile -m "plain and not nightly"
-	$(PYTEST) tests/exercises -n 2
+	$(PYTEST) tests $(BUILT) -n 2 --dist loadfile -m "plain and not nightly"
 
 coverage: $(INSTALLED) chromium  ## which branches those tests reach
 	@rm -f .coverage

@@ -5,7 +5,6 @@ import random
 import pytest
 import torch
 from torch import nn
-from torch._inductor import config as inductor
 
 from tests.test_fast_decoding import BATCH, agree
 from tests.test_search import random_case, random_model
@@ -130,6 +129,8 @@ def test_what_cannot_be_compiled_is_decoded_without() -> None:
 
 
 def test_what_it_needs_is_said() -> None:
+    from torch._inductor import config as inductor  # for seconds: not at the top
+
     no_compiler = inductor.patch({"cpp.cxx": (None, "/no/compiler")})
     with (
         no_compiler,
