@@ -17,7 +17,10 @@ from transformer.checks import (
     require_pairs,
     require_positive,
     require_probability,
+    restored,
+    shapes_only,
 )
+from transformer.model import Transformer, TransformerConfig
 
 pytestmark = pytest.mark.plain
 
@@ -133,3 +136,27 @@ def test_a_missing_package_is_named() -> None:
     message = "^this needs no_such_package: pip install no_such_package$"
     with pytest.raises(ValueError, match=message):
         optional_import("no_such_package.part")
+
+
+def test_a_model_of_shapes_keeps_what_is_made_elsewhere():
+    class Kept(Transformer):
+        def __init__(self, config):
+            super().__init__(config)
+            draw = torch.Generator().manual_seed(0)
+            numbers = torch.zeros(3, device="cpu")
+            self.kept = nn.init.normal_(numbers, generator=draw)
+
+    config = TransformerConfig(7, 7, 8, 2, 1, 1, 8, max_length=4)
+    whole, before = Kept(config), torch.get_rng_state()
+    with shapes_only():
+        made = Kept(config)
+    assert all(tensor.is_meta for tensor in made.state_dict().values())
+    shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
+    assert shapes == {n: tensor.shape for n, tensor in whole.state_dict().items()}
+    assert made.kept.equal(whole.kept)
+    assert torch.get_rng_state().equal(before)
+    model = restored(
+        lambda: Kept(config), whole.state_dict(), made, encoder=1, decoder=1
+    )
+    ids = torch.tensor([[3, 4]])
+    assert model(ids, ids).equal(whole.eval()(ids, ids))

@@ -57,7 +57,7 @@ def test_a_broken_model_differs_and_can_be_trained(take_out):
     ("take_out", "said"),
     [
         (broken.without_causal_mask, "decoder is not a Decoder but .* Unmasked"),
-        (broken.without_positions, "position, a Dropout, takes no start"),
+        (broken.without_positions, "position is of the class Dropout, whose"),
     ],
 )
 def test_what_cannot_be_decoded_with_a_cache_is_named(take_out, said):

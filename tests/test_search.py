@@ -1,5 +1,6 @@
 """Greedy search, sampling and beam search, against the plainest ones that there are."""
 
+import copy
 import itertools
 import math
 import random
@@ -584,11 +585,36 @@ def test_hypotheses_expand_to_their_likeliest_continuations():
 def test_a_beam_refuses_a_hypothesis_without_probabilities():
     """One of several: greedy search may never meet it, a beam would hide it."""
     model = random_model(2).eval()
-    (found,) = beam_search(model, [[3, 4]], 6, beam_size=4)
-    with torch.no_grad():
-        model.target_embedding.table.weight[found[0]] = math.nan
-    with pytest.raises(ValueError, match="logits are not finite"):
-        beam_search(model, [[3, 4]], 6, beam_size=4)
+    for token in (3, 5, 7):
+        changed = copy.deepcopy(model)
+        with torch.no_grad():
+            changed.target_embedding.table.weight[token] = math.nan
+        with pytest.raises(ValueError, match="logits are not finite"):
+            beam_search(changed, [[3, 4]], 6, beam_size=4)
+
+
+def test_a_hypothesis_that_nothing_may_follow_is_dropped():
+    class State:
+        """Tokens 3 and 4 at first, 5 after a 4, the end after that; nothing after 3."""
+
+        def step(self, tokens):
+            logits = torch.full((len(tokens), 8), -math.inf)
+            logits[tokens == 1, 3] = 5.0
+            logits[tokens == 1, 4] = 1.0
+            logits[tokens == 4, 5] = 0.0
+            logits[tokens == 5, 2] = 0.0
+            return logits
+
+        def reorder(self, rows):
+            pass
+
+    class Decoder:
+        model = Transformer(TransformerConfig(8, 8, 8, 2, 1, 1, 8)).eval()
+
+        def prefill(self, source_ids, max_length, beam_size=1):
+            return State()
+
+    assert beam_search(Decoder(), [[3, 4]], 6, beam_size=3) == [[4, 5]]
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

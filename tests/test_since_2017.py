@@ -354,14 +354,15 @@ x = torch.zeros(8)
 
 
 def test_grouped_attention_refuses_and_takes_what_multi_head_attention_does() -> None:
-    grouped, plain = GroupedQueryAttention(16, 4, 4), MultiHeadAttention(16, 4)
-    plain.load_state_dict(grouped.state_dict(), strict=False)
+    plain = MultiHeadAttention(16, 4)
+    grouped = GroupedQueryAttention(16, 4, 4, bias=True)
+    grouped.load_state_dict(plain.state_dict())
     x, mask = torch.randn(2, 5, 16), torch.tensor([True, True, False, True, True])
-    keys, values = grouped.keys_values(x, x)
-    with pytest.raises(ValueError, match=r"every key needs one value, got 5 .* and 3"):
-        grouped.attend(x, KeysValues(keys, values[:, :, :3]))
-    found = grouped(x, x, x, mask)
-    torch.testing.assert_close(found, grouped(x, x, x, mask[None].expand(5, 5)))
+    for layer in (plain, grouped):
+        keys, values = layer.keys_values(x, x)
+        with pytest.raises(ValueError, match=r"key needs one value, got 5 .* and 3"):
+            layer.attend(x, KeysValues(keys, values[:, :, :3]))
+    torch.testing.assert_close(grouped(x, x, x, mask), plain(x, x, x, mask))
 
 
 def test_a_llama_needs_no_more_than_a_vocabulary() -> None:

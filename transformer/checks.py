@@ -172,8 +172,8 @@ class _WithoutNormal(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is nn.init.normal_:
-            return args[0] if args else kwargs["tensor"]
+        if func is nn.init.normal_ and kwargs["tensor"].is_meta:
+            return kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 

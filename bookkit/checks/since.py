@@ -73,7 +73,11 @@ def check_neighbours(rotate: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     if near(answer, _turned(x, positions, rates, neighbours=True)):
         few = 10_000 ** (-torch.arange(0, 6, 2) / 6)
         wanted = _turned(x[:, :6], positions, few, neighbours=True)
-        if not near(tensor(rotate(x[:, :6].clone(), positions)), wanted):
+        try:
+            narrow = rotate(x[:, :6].clone(), positions)
+        except RuntimeError:  # sizes that do not fit
+            narrow = None
+        if not near(narrow, wanted):
             return wrong(
                 "right for a width of 8, but not for 6: the rate of pair i is "
                 "10000 to the power of -2i / d_k"
@@ -164,7 +168,8 @@ def check_centred(centre: Callable[[nn.Linear], nn.Linear]) -> Verdict:
             small, few = nn.Linear(4, 7), torch.randn(5, 4)
             plain = small(few)
             wanted = plain - plain.mean(dim=-1, keepdim=True)
-            if not near(tensor(centre(small)(few)), wanted):
+            other = centre(small)
+            if other.weight.shape != (7, 4) or not near(other(few), wanted):
                 return wrong("right for a map from 6 to 10, but not from 4 to 7")
             return right("the mean is a linear map, so the weights can subtract it")
         weight, bias = before.weight, before.bias

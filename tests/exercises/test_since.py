@@ -46,6 +46,13 @@ def of_eight(x, positions):
     ).flatten(1)
 
 
+def of_eight_columns(x, positions):
+    angle = positions[:, None] * 10_000 ** (-torch.arange(0, 8, 2) / 8)
+    a, b = x[:, 0::2], x[:, 1::2]
+    pairs = a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()
+    return torch.stack(pairs, dim=-1).flatten(1)
+
+
 def of_sizes(linear, inputs=6, outputs=10):
     answer = nn.Linear(inputs, outputs)
     with torch.no_grad():
@@ -106,6 +113,7 @@ def test_a_centred_map(answer):
         (check_cache, 7, "bytes a token"),
         (check_neighbours, in_halves, "neighbours are a pair"),
         (check_neighbours, of_eight, "but not for 6"),
+        (check_neighbours, of_eight_columns, "but not for 6"),
         (check_neighbours, lambda x, p: rotate(x, p, sign=-1), "backwards"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=2), "too often"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=0.5), "2i / d_k"),
@@ -131,6 +139,7 @@ def test_a_centred_map(answer):
         (check_centred, centred(dim=1), "over the inputs"),
         (check_centred, centred(dim=(0, 1)), "whole matrix"),
         (check_centred, lambda linear: linear, "as before"),
+        (check_centred, of_sizes, "not from 4 to 7"),
         (check_centred, lambda linear: 3, "Give back"),
     ],
 )

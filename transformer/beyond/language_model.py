@@ -340,13 +340,11 @@ class PromptDecoder:
                 f"a {type(self).__name__} needs positions added to the embeddings, got "
                 f"a {type(model).__name__} without; a Llama has its LlamaDecoder"
             )
-        places: list[tuple[str, nn.Module, type[nn.Module]]] = []
         for number, layer in enumerate(model.encoder.layers):
             name, attention = f"encoder.layers.{number}", layer.self_attention
             kind = attention_class(attention)
-            places.append((name, layer, EncoderLayer))
-            places.append((f"{name}.self_attention", attention, kind))
-        require_followed(places)
+            require_followed([(name, layer, EncoderLayer)])
+            require_followed([(f"{name}.self_attention", attention, kind)])
 
     def prefill(
         self,

@@ -188,7 +188,8 @@ def from_llama(
     Takes the `state_dict()` of its LlamaForCausalLM, or what a file of weights holds.
     Sizes are those of the tensors. What cannot be seen in them is asked for: the number
     of heads, and `rope_theta` and `rms_norm_eps` of its config; a config with another
-    `rope_type` than "default" is not ours. The model is in evaluation mode.
+    `rope_type` than "default", or with a `head_dim` of its own, is not ours. The model
+    is in evaluation mode.
 
     Raises:
         ValueError: naming the first tensor that is missing, unknown, misshapen or of

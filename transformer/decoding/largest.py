@@ -16,7 +16,7 @@ __all__ = [
 
 
 def _pays(logits: Float[Tensor, "rows vocabulary"], count: int) -> bool:
-    """Whether stretches were faster where we timed them: few of many, on a CPU."""
+    """Whether to search by stretches: for few of many, on a CPU."""
     vocabulary = logits.size(1)
     many = vocabulary >= 6_000 and logits.numel() >= 2**17
     few = 8 * count * math.isqrt(vocabulary) <= vocabulary

@@ -352,9 +352,13 @@ def beam_search(
             batch = [each for beam in beams.values() for each in beam]
             newest = source.new_tensor([each.tokens[-1] for each in batch])
             logits = mask_special(_at_least_float32(state.step(newest)), config)
-            scores, ids = (each.tolist() for each in likeliest(logits, beam_size))
-            if any(math.isnan(row[0]) for row in scores):
-                raise ValueError(_NOT_FINITE)
+            log_probabilities, indices = likeliest(logits, beam_size)
+            largest = logits.gather(1, indices[:, :1])
+            if not all(each < math.inf for each in largest.flatten().tolist()):
+                raise ValueError(_NOT_FINITE)  # NaN is not below, either
+            nowhere = log_probabilities.isnan()  # where no token may follow
+            scores = log_probabilities.masked_fill(nowhere, -math.inf).tolist()
+            ids = indices.tolist()
             active: dict[int, list[Hypothesis]] = {}
             for place, sentence in enumerate(beams):
                 rows = range(place * beam_size, (place + 1) * beam_size)

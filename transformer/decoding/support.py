@@ -21,6 +21,7 @@ __all__ = [
     "unwrap",
     "attention_class",
     "require_followed",
+    "has_global_hooks",
     "require_cacheable",
     "packable_weights",
 ]
@@ -53,7 +54,7 @@ def _is_known(module: object) -> bool:
     return type(module).__module__.partition(".")[0] in ("torch", "transformer")
 
 
-def _has_global_hooks() -> bool:
+def has_global_hooks() -> bool:
     """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
     known = nn.modules.module
     return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
@@ -76,7 +77,7 @@ def require_followed(places: Iterable[tuple[str, nn.Module, type[nn.Module]]]) -
         ValueError: naming a module of another class, or with a forward pass or hooks
             of its own, or for hooks on all modules.
     """
-    if _has_global_hooks():
+    if has_global_hooks():
         raise ValueError(
             "there are hooks on all modules, some of which cached decoding passes over"
         )
@@ -128,8 +129,8 @@ def require_cacheable(model: Transformer) -> None:
     except TypeError:
         kind = type(model.position)
         raise ValueError(
-            f"position, a {kind.__name__}, takes no start: cached decoding adds the "
-            "position of one token at a time"
+            f"position is of the class {kind.__name__}, whose forward cannot be called "
+            "as (x, start): cached decoding adds the position of one token at a time"
         ) from None
 
 
@@ -147,7 +148,7 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         return []
-    if _has_global_hooks():
+    if has_global_hooks():
         return []
     if type(model).encode is not Transformer.encode or vars(model).keys() & _WHOLE:
         return []

@@ -146,7 +146,7 @@ def text_loss(
     Raises:
         ValueError: for a text of fewer than two tokens.
     """
-    require_positive(labels=len(ids) - 1)
+    require_positive(labels=max(0, len(ids) - 1))
     window = model.config.max_length
     device = next(model.parameters()).device
     whole = (len(ids) - 1) // window * window

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from transformer.checks import require_positive
 from transformer.decoding.step import evaluating
+from transformer.decoding.support import has_global_hooks
 from transformer.masks import padding_mask
 from transformer.model import Transformer
 from transformer.text.batches import (
@@ -82,6 +83,7 @@ def _has_plain_output(model: Transformer) -> bool:
         and not any("forward" in vars(module) for module in (model, output))
         and not model._forward_hooks
         and not model._forward_pre_hooks
+        and not has_global_hooks()
     )
 
 
