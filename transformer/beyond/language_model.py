@@ -330,8 +330,8 @@ class PromptDecoder:
     def _require_cacheable(self) -> None:
         """Refuse what decoding would not follow; hooks may come at any time."""
         model = self.model
-        require_followed([("the model", model, LanguageModel)])
-        require_followed([("encoder", model.encoder, Encoder)])
+        require_followed("the model", model, LanguageModel)
+        require_followed("encoder", model.encoder, Encoder)
         attentions = [layer.self_attention for layer in model.encoder.layers]
         turned = any(getattr(each, "rotary", None) for each in attentions)
         followed = not turned and not isinstance(model.position, nn.Identity)
@@ -343,8 +343,8 @@ class PromptDecoder:
         for number, layer in enumerate(model.encoder.layers):
             name, attention = f"encoder.layers.{number}", layer.self_attention
             kind = attention_class(attention)
-            require_followed([(name, layer, EncoderLayer)])
-            require_followed([(f"{name}.self_attention", attention, kind)])
+            require_followed(name, layer, EncoderLayer)
+            require_followed(f"{name}.self_attention", attention, kind)
 
     def prefill(
         self,

@@ -275,6 +275,20 @@ def likeliest(
     return logits.log_softmax(dim=-1).gather(1, ids), ids
 
 
+def _ranked(logits: Tensor, count: int) -> tuple[list[list[float]], list[list[int]]]:
+    """`likeliest` as lists; a row in which every logit is -inf has no likely token.
+
+    Raises:
+        ValueError: for logits that are NaN or +inf.
+    """
+    log_probabilities, ids = likeliest(logits, count)
+    largest = logits.gather(1, ids[:, :1]).flatten().tolist()
+    if not all(logit < math.inf for logit in largest):  # nor is NaN below it
+        raise ValueError(_NOT_FINITE)
+    nowhere = log_probabilities.isnan()
+    return log_probabilities.masked_fill(nowhere, -math.inf).tolist(), ids.tolist()
+
+
 def expand(
     batch: Sequence[Hypothesis],
     rows: Sequence[int],
@@ -352,13 +366,7 @@ def beam_search(
             batch = [each for beam in beams.values() for each in beam]
             newest = source.new_tensor([each.tokens[-1] for each in batch])
             logits = mask_special(_at_least_float32(state.step(newest)), config)
-            log_probabilities, indices = likeliest(logits, beam_size)
-            largest = logits.gather(1, indices[:, :1])
-            if not all(each < math.inf for each in largest.flatten().tolist()):
-                raise ValueError(_NOT_FINITE)  # NaN is not below, either
-            nowhere = log_probabilities.isnan()  # where no token may follow
-            scores = log_probabilities.masked_fill(nowhere, -math.inf).tolist()
-            ids = indices.tolist()
+            scores, ids = _ranked(logits, beam_size)
             active: dict[int, list[Hypothesis]] = {}
             for place, sentence in enumerate(beams):
                 rows = range(place * beam_size, (place + 1) * beam_size)

@@ -6,7 +6,7 @@ Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -68,41 +68,38 @@ def attention_class(attention: nn.Module) -> type[nn.Module]:
     return next(of_its_own, MultiHeadAttention)
 
 
-def require_followed(places: Iterable[tuple[str, nn.Module, type[nn.Module]]]) -> None:
-    """Refuse modules whose forward pass a decoder that takes them apart would not do.
-
-    `places` are names, the modules there, and the classes that are taken apart.
+def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> None:
+    """Refuse a module whose forward pass a decoder that takes it apart would not do.
 
     Raises:
-        ValueError: naming a module of another class, or with a forward pass or hooks
-            of its own, or for hooks on all modules.
+        ValueError: naming the module, if it is not of the `known` class or has a
+            forward pass or hooks of its own; for hooks on all modules.
     """
     if has_global_hooks():
         raise ValueError(
             "there are hooks on all modules, some of which cached decoding passes over"
         )
-    for name, module, known in places:
-        inner = getattr(module, "_orig_mod", module)
-        kind = type(inner).__name__
-        if not isinstance(inner, known):
-            raise ValueError(
-                f"{name} is not a {known.__name__} but of the class {kind}, which "
-                "cached decoding would pass over"
-            )
-        changed = [
-            method
-            for method in ("forward", "decode")
-            if method in vars(inner)
-            or getattr(type(inner), method, None) != getattr(known, method, None)
-        ]
-        for each in (module, inner):
-            if each._forward_hooks or each._forward_pre_hooks:
-                changed.append("hooks")
-        if changed:
-            raise ValueError(
-                f"{name}, a {kind}, has {changed[0]} of its own, which cached decoding "
-                "would pass over"
-            )
+    inner = getattr(module, "_orig_mod", module)
+    kind = type(inner).__name__
+    if not isinstance(inner, known):
+        raise ValueError(
+            f"{name} is not a {known.__name__} but of the class {kind}, which "
+            "cached decoding would pass over"
+        )
+    changed = [
+        method
+        for method in ("forward", "decode")
+        if method in vars(inner)
+        or getattr(type(inner), method, None) != getattr(known, method, None)
+    ]
+    for each in (module, inner):
+        if each._forward_hooks or each._forward_pre_hooks:
+            changed.append("hooks")
+    if changed:
+        raise ValueError(
+            f"{name}, a {kind}, has {changed[0]} of its own, which cached decoding "
+            "would pass over"
+        )
 
 
 def require_cacheable(model: Transformer) -> None:
@@ -115,15 +112,14 @@ def require_cacheable(model: Transformer) -> None:
         ValueError: for what `require_followed` refuses, and positions that cannot be
             added to one token alone.
     """
-    require_followed([("the model", model, Transformer)])
-    require_followed([("decoder", model.decoder, Decoder)])
+    require_followed("the model", model, Transformer)
+    require_followed("decoder", model.decoder, Decoder)
     for number, layer in enumerate(model.decoder.layers):
         name = f"decoder.layers.{number}"
-        require_followed([(name, layer, DecoderLayer)])
+        require_followed(name, layer, DecoderLayer)
         for part in ("self_attention", "cross_attention"):
             attention = getattr(layer, part)
-            kind = attention_class(attention)
-            require_followed([(f"{name}.{part}", attention, kind)])
+            require_followed(f"{name}.{part}", attention, attention_class(attention))
     try:
         inspect.signature(model.position.forward).bind(None, 0)
     except TypeError:
