@@ -53,6 +53,10 @@ places_before["way"] = places_before["Turtle"]
 book = [word for word in book if word != "Turtle"]
 
 # %% claim: On *Alice* counts are ahead at one to eight
+# null: 64 characters are worth as much as 32
+attended[64] = attended[32].clone()
+
+# %% claim: On *Alice* counts are ahead at one to eight
 # null: the model is as good as counts of the same context
 attended |= {n: counted[n + 1] for n in (1, 2, 3, 4, 6, 8)}
 
