@@ -56,7 +56,10 @@ def test_a_broken_model_differs_and_can_be_trained(take_out):
 @pytest.mark.parametrize(
     ("take_out", "said"),
     [
-        (broken.without_causal_mask, "decoder is not a Decoder but .* Unmasked"),
+        (
+            broken.without_causal_mask,
+            "decoder must be of the class Decoder, got .*Unmasked",
+        ),
         (broken.without_positions, "position is of the class Dropout, whose"),
     ],
 )

@@ -417,3 +417,14 @@ def test_presets_take_overrides() -> None:
     assert (config.d_model, config.num_heads, config.dropout) == (128, 2, 0.0)
     assert TransformerConfig.big(10, 10).d_ff == 4096
     assert TransformerConfig.base(9, 11) == TransformerConfig(9, 11)
+
+
+def test_targets_without_a_source_each_are_refused() -> None:
+    """Three sources and two targets; one source may serve all targets."""
+    model = Transformer(small()).eval()
+    ids = torch.full((3, 4), 5)
+    with pytest.raises(ValueError, match="got 2 targets and 3 sources"):
+        model(ids, ids[:2])
+    with pytest.raises(ValueError, match="got 3 targets and 2 sources"):
+        model.decode(ids, model.encode(ids[:2]))
+    torch.testing.assert_close(model(ids[:1], ids), model(ids, ids))

@@ -88,18 +88,22 @@ def test_a_wrapped_layer_is_refused() -> None:
     model = small()
     model.decoder.layers[0] = Adapter(model.decoder.layers[0])
     for kind in (CachedDecoder, FastDecoder):
-        with pytest.raises(ValueError, match="not a DecoderLayer but of"):
+        with pytest.raises(ValueError, match="must be of the class DecoderLayer, got"):
             kind(model)
     model = small()
     layer = model.decoder.layers[1]
     layer.cross_attention = Adapter(layer.cross_attention)
-    with pytest.raises(ValueError, match="cross_attention is not a MultiHead"):
+    with pytest.raises(
+        ValueError, match="cross_attention must be of the class MultiHead"
+    ):
         CachedDecoder(model)
     config = LanguageModelConfig(11, **SIZES, num_layers=1, max_length=8)
     language_model = LanguageModel(config)
     layers = language_model.encoder.layers
     layers[0] = Adapter(layers[0])
-    with pytest.raises(ValueError, match="not a EncoderLayer but of the class Adapter"):
+    with pytest.raises(
+        ValueError, match="must be of the class EncoderLayer, got Adapter"
+    ):
         PromptDecoder(language_model)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "require_labels",
     "require_mask",
     "require_pairs",
+    "require_memories",
     "require_beam",
     "shapes_only",
     "load_strictly",
@@ -152,6 +153,20 @@ def require_pairs(keys: Tensor, values: Tensor) -> None:
             "every key needs one value, "
             f"got {keys.size(-2)} keys and {values.size(-2)} values"
         )
+
+
+def require_memories(memory: Tensor, target_ids: Tensor) -> None:
+    """Refuse targets that are not as many as the sources; one source serves them all.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if torch.compiler.is_compiling() or memory.size(0) in (1, target_ids.size(0)):
+        return
+    raise ValueError(
+        "every target needs one source, "
+        f"got {target_ids.size(0)} targets and {memory.size(0)} sources"
+    )
 
 
 def require_beam(beam_size: int, length_penalty: float) -> None:

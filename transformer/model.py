@@ -20,6 +20,7 @@ from transformer.checks import (
     require_dropout,
     require_floats,
     require_ids,
+    require_memories,
     require_positive,
     restored,
     shapes_only,
@@ -183,6 +184,7 @@ class Transformer(nn.Module):
         padding is attended to.
         """
         require_ids(target_ids, self.config.target_vocab_size, "target ids")
+        require_memories(memory, target_ids)
         x = self.position(self.target_embedding(target_ids))
         causal = causal_mask(target_ids.size(1), target_ids.device)
         target_mask = causal & padding_mask(target_ids, self.config.pad_id)

@@ -83,8 +83,8 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
     kind = type(inner).__name__
     if not isinstance(inner, known):
         raise ValueError(
-            f"{name} is not a {known.__name__} but of the class {kind}, which "
-            "cached decoding would pass over"
+            f"{name} must be of the class {known.__name__}, got {kind}, which cached "
+            "decoding would pass over"
         )
     changed = [
         method
