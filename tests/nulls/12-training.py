@@ -41,6 +41,22 @@ label_smoothed_loss = lambda logits, labels, smoothing=0.1: smoothed(
 floor_of = floor
 floor = lambda vocab_size: floor_of(vocab_size, 0.11)
 
+# %% claim: A nudge and `backward` agree
+# null: the slope of another weight
+row = row + 1
+
+# %% claim: A nudge and `backward` agree
+# null: the sign turned round
+nudged = -nudged
+
+# %% claim: A nudge and `backward` agree
+# null: the longest step lowers the loss, too
+after = {**after, 10.0: after[1.0] - 0.1}
+
+# %% claim: A nudge and `backward` agree
+# null: no step changes the loss
+after = dict.fromkeys(after, before.item())
+
 # %% claim: Over twenty random gradients
 # null: gradient descent
 
@@ -103,14 +119,6 @@ fitted["complete model"] = loss, exact_match(model, eight)
 # null: a model without residuals fits too
 fitted["no residuals"] = fitted["complete model"]
 
-# %% claim: After two hundred steps the complete
-# null: the model that sees later words is the complete one
-leaky = model
-
-# %% claim: After two hundred steps the complete
-# null: the missing mask shows
-fitted["no causal mask"] = fitted["no residuals"]
-
 # %% claim: At least 98% of the held-out
 # null: an untrained model
 model = phrasebook_model(seed=0)
@@ -124,6 +132,14 @@ for metrics in train(model := phrasebook_model(seed=0), examples, half):
 # %% claim: At least 98% of the held-out
 # null: a loss and translations that rise together
 scores = {**scores, 50: 0.5}
+
+# %% claim: At least 98% of the held-out
+# null: the sentences are right at step 50
+said = {**said, 50: said[len(history)]}
+
+# %% claim: At least 98% of the held-out
+# null: the end is no better than step 25
+said = {**said, len(history): said[25]}
 
 # %% claim: Less than 30% are right
 # null: no part makes a difference
