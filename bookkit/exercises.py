@@ -176,6 +176,13 @@ _HINTS = {
     "must match the size of tensor": "Two shapes do not fit side by side: is an axis "
     "of size 1 missing, as keepdim=True keeps it?",
     "have the same dtype": "Two tensors hold numbers of different precision.",
+    "one element tensors can be converted": "`math` works on one number: torch.tanh, "
+    "torch.exp and the like work on whole tensors.",
+    "unsupported operand type(s) for @": "Both sides of @ must be tensors: begin with "
+    "one, such as torch.zeros(3).",
+    "more than one value is ambiguous": "`and`, `or` and `not` want a single truth "
+    "value: `&`, `|` and `~` work entry by entry.",
+    "bitwise_and": "`&` wants booleans on both sides: dtype=torch.bool makes them.",
 }
 
 

@@ -760,7 +760,7 @@ class Model:
 def test_the_front_page_leads_to_the_live_model(page: Page) -> None:
     page.goto((SITE / "book" / "intro.html").as_uri())
     assert page.locator(".live-hero").bounding_box()["y"] < 300
-    page.get_by_label("A sentence in French").fill("Paul vend sa voiture")
+    page.get_by_label("A sentence of your own").fill("Paul vend sa voiture")
     page.get_by_role("button", name="Open the whole model").click()
     page.wait_for_url("**/explore.html?s=Paul+vend+sa+voiture")
     page.locator(".live-words button").first.wait_for()
@@ -779,10 +779,16 @@ def test_the_front_page_shows_attention_without_scripts(browser: Browser) -> Non
     page = browser.new_page(java_script_enabled=False)
     page.goto((SITE / "book" / "intro.html").as_uri())
     hero = page.locator(".live-hero")
-    hero.get_by_text("Africa", exact=True).first.click()
-    africa = hero.locator(".live-pair li", has_text="Afrique").locator("b:visible")
-    assert float(africa.inner_text()) > 0.5
-    assert hero.locator("svg g:visible path").count() >= 1
+    chosen = hero.locator("label:has(:checked)").all_inner_texts()
+    assert chosen == ["her", "his"]
+    on_sa = hero.locator(".live-pair li", has_text="sa").locator("b:visible")
+    her, his = on_sa.all_inner_texts()
+    assert her == his  # as the text beside them says
+    assert float(her) > 0.5
+    hero.get_by_text("car", exact=True).first.click()
+    car = hero.locator(".live-pair li", has_text="voiture").first.locator("b:visible")
+    assert float(car.inner_text()) > 0.5
+    assert hero.locator("svg g:visible path").count() >= 2
     page.goto((SITE / f"{EXPLORE}.html").as_uri())
     assert page.locator(".live-pair svg").is_visible()
     page.close()

@@ -23,6 +23,7 @@ from sphinx.util.docutils import SphinxDirective
 NAME = "phrasebook"
 SCRIPT = f"_static/live/{NAME}.js"
 PAGE = "book/explore.html"
+MAPS = "book/14-attention-maps.html"  # how the words differ
 SENTENCE = "Jane visite l'Afrique en septembre"
 LOADER = """<script>{
 const place = document.currentScript, model = place.previousElementSibling;
@@ -105,26 +106,29 @@ class Live(SphinxDirective):
         """The place that a script fills, and what asks for the script."""
         attributes["data-live"] = NAME
         opening = " ".join(f'{k}="{html.escape(v)}"' for k, v in attributes.items())
-        text = f"<div {opening}>\n{self.still(sentence)}\n</div>\n"
+        style = f"<style>{self.style()}</style>"
+        text = f"<div {opening}>\n{style}\n{self.still(sentence).html}\n</div>\n"
         return nodes.raw("", text + LOADER % f"{self.up}{SCRIPT}", format="html")
 
-    def still(self, sentence: str) -> str:
-        """A translation with what each token attended to, and its style."""
+    def style(self) -> str:
+        """How pictures of translations look."""
+        return (folder() / "still.css").read_text("utf-8")
+
+    def still(self, sentence: str, chosen: int = 1) -> Any:
+        """A translation with what each token attended to."""
         from bookkit.live import still
 
         for path in folder().iterdir():
             self.env.note_dependency(str(path))
         key = f"live-{self.env.new_serialno('live')}"
-        style = (folder() / "still.css").read_text("utf-8")
         try:
-            picture = still(translator(), sentence, key).html
+            return still(translator(), sentence, key, chosen)
         except ValueError as error:
             raise self.error(str(error)) from None
-        return f"<style>{style}</style>\n{picture}"
 
 
 class LiveHero(Live):
-    """A sentence to change, its translation as a picture, and the way to the model."""
+    """Two sentences, their translations as pictures, and the way to the model."""
 
     optional_arguments = 0
     has_content = False
@@ -132,20 +136,35 @@ class LiveHero(Live):
 
     def run(self) -> list[nodes.Node]:
         """Make the picture, and a form that opens the page with what was typed."""
+        from bookkit.live.still import ABOUT
         from transformer.maps import all_heads
 
         model = translator().model
+        words = len(translator().source_tokenizer.vocabulary)
+        pictures = [
+            f'<div class="live-still">{self.still(sentence, chosen=2).picture}</div>'
+            for sentence in ("Jane vend sa voiture", "Paul vend sa voiture")
+        ]
         size = sum(weight.numel() for weight in model.parameters())
         lines = (
             '<div class="live live-hero">',
-            '<p class="live-hero-title">Change a word. Watch a Transformer answer.</p>',
+            f"<style>{self.style()}</style>",
+            '<p class="live-hero-title">Change one word, and the answer changes.</p>',
+            "<p>French <em>sa</em> is <em>his</em> or <em>her</em>. Who sells the car "
+            "decides, and yet <em>her</em> and <em>his</em> attend to the same words. "
+            "How can that be? "
+            f'<a href="{self.up}{MAPS}">Chapter 14</a> finds out.</p>',
+            '<div class="live-two">',
+            *pictures,
+            "</div>",
+            ABOUT,
             f'<form action="{self.up}{PAGE}" method="get">',
-            '<label for="live-hero">A sentence in French</label>',
-            f'<span><input id="live-hero" name="s" value="{html.escape(SENTENCE)}" '
+            '<label for="live-hero">A sentence of your own, from its '
+            f"{words} French words</label>",
+            '<span><input id="live-hero" name="s" value="Marie ne vend pas sa maison" '
             'autocomplete="off" spellcheck="false"> '
             "<button>Open the whole model</button></span>",
             "</form>",
-            self.still(SENTENCE),
             f"<p>{size:,} parameters and {len(all_heads(model))} heads, in one page, "
             "and every number that they make of your sentence. Nothing is sent "
             "anywhere.</p>",

@@ -39,6 +39,10 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
             "The sign: a probability is at most 1, so its logarithm is never positive."
         ),
         float(words[:-1].sum()): "The end is missing: eos has a probability, too.",
+        float(log_probabilities[:, labels].sum()): (
+            "`[:, labels]` takes all labels at every position: take one in each row, "
+            "as [range(len(labels)), labels] does."
+        ),
         float(words.exp().sum()): (
             "You added probabilities. They multiply, and their logarithms add."
         ),

@@ -60,6 +60,8 @@ def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
             "You averaged over everything: one mean for each word.": (
                 _normed(x, (0, 1, 2))
             ),
+            "One mean and one deviation for all words together: give each word its "
+            "own, with dim=-1 and keepdim=True.": (x - x.mean()) / x.std(),
             "You divided by the variance: take its root.": centred / (spread + 1e-5),
             "You subtracted the mean but did not divide.": centred,
             "You divided but did not subtract the mean.": (

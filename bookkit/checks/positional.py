@@ -214,6 +214,8 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
         return wrong("every chunk starts at position 0: start is forgotten")
     if near(answer, from_starts(list(range(len(chunks))))):
         return wrong("you counted chunks, not words: a chunk may hold several words")
+    if near(answer, from_starts([len(text) * i for i in range(len(chunks))])):
+        return wrong("len counts the sentences of a chunk, not its words: size(1) does")
     if near(answer, from_starts(ends)):
         return wrong("start is where the chunk begins: you added its own length first")
     if near(answer, from_starts([s + 1 for s in starts])):

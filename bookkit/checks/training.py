@@ -37,6 +37,9 @@ def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
         float((1 - epsilon) * surprise[label] + epsilon * surprise.sum()): (
             "You gave each word epsilon. They share it: take the mean, not the sum."
         ),
+        float(wanted - epsilon / len(logits) * surprise[label]): (
+            "The right word gets its share of epsilon too: q is 1 - ε + ε/V there."
+        ),
         float(wanted) / math.log(2): (
             "Your loss is in bits. Use the natural logarithm, for nats."
         ),

@@ -12,18 +12,31 @@ from transformer.maps import attention_maps
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
-__all__ = ["Still", "still"]
+__all__ = ["ABOUT", "Still", "still"]
+
+ABOUT = (
+    "<p>Choose a word of the translation: the numbers say how much of its attention "
+    "goes to each word of the source (the mean over all heads of cross-attention).</p>"
+)
 
 _ROW = 34  # pixels from word to word
 
 
 class Still(NamedTuple):
-    """The picture, and what it shows."""
+    """The picture, the same as a table, and what they show."""
 
-    html: str
+    picture: str
+    table: str
     source: list[str]
     target: list[str]
     weights: Tensor  # (target, source): the mean of all heads of cross-attention
+
+    @property
+    def html(self) -> str:
+        """Picture and table, with a line on how to read them."""
+        return (
+            f'<div class="live-still">\n{self.picture}\n{ABOUT}\n{self.table}\n</div>'
+        )
 
 
 def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
@@ -55,7 +68,8 @@ def still(model: Explorable, sentence: str, key: str, chosen: int = 1) -> Still:
     source = _pieces(translator.source_tokenizer, source_ids)
     target = [*_pieces(translator.target_tokenizer, found), "<eos>"][: len(inputs)]
     chosen = min(chosen, len(target) - 1)
-    return Still(_draw(source, target, weights, key, chosen), source, target, weights)
+    picture = _draw(source, target, weights, key, chosen)
+    return Still(picture, _table(source, target, weights), source, target, weights)
 
 
 def _draw(
@@ -95,6 +109,21 @@ def _draw(
         f"{' checked' if i == chosen else ''}>{html.escape(word)}</label></li>"
         for i, word in enumerate(target)
     )
+    return "\n".join(
+        (
+            f"<style>{rules} {{ display: inline; }}</style>",
+            '<div class="live-pair" role="group" '
+            'aria-label="A sentence and its translation">',
+            f'<ol aria-label="Source">\n{words}\n</ol>',
+            f'<svg viewBox="0 0 100 {high}" style="--rows: {rows_high}" '
+            f'preserveAspectRatio="none" aria-hidden="true">\n{arcs}\n</svg>',
+            f'<ol aria-label="Translation: choose a token">\n{choices}\n</ol>',
+            "</div>",
+        )
+    )
+
+
+def _table(source: list[str], target: list[str], weights: Tensor) -> str:
     head = "".join(f"<th scope=col>{html.escape(word)}</th>" for word in source)
     rows = "\n".join(
         f"<tr><th scope=row>{html.escape(word)}</th>"
@@ -105,23 +134,11 @@ def _draw(
     table = "All of them as a table"
     return "\n".join(
         (
-            '<div class="live-still">',
-            f"<style>{rules} {{ display: inline; }}</style>",
-            '<div class="live-pair" role="group" '
-            'aria-label="A sentence and its translation">',
-            f'<ol aria-label="Source">\n{words}\n</ol>',
-            f'<svg viewBox="0 0 100 {high}" style="--rows: {rows_high}" '
-            f'preserveAspectRatio="none" aria-hidden="true">\n{arcs}\n</svg>',
-            f'<ol aria-label="Translation: choose a token">\n{choices}\n</ol>',
-            "</div>",
-            "<p>Choose a token of the translation: the numbers are its attention to "
-            "each source token, the mean over all heads of cross-attention.</p>",
             f"<details><summary>{table}</summary>",
             f'<div class="live-table" tabindex="0" role="group" aria-label="{table}">',
             f"<table><thead><tr><td></td>{head}</tr></thead>",
             f"<tbody>\n{rows}\n</tbody></table>",
             "</div></details>",
-            "</div>",
         )
     )
 

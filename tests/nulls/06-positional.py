@@ -155,22 +155,22 @@ along = along.mean().expand(2)
 randn = torch.randn
 torch.randn = lambda *shape: randn(shape[0], 1).expand(shape)
 
-# %% claim: All kinds of positions do
+# %% claim: At positions 40 to 59 the learned
 # null: positions make no difference: as with none
 runs = dict.fromkeys(runs, runs["none"])
 
-# %% claim: All kinds of positions do
+# %% claim: At positions 40 to 59 the learned
 # null: the larger bias makes no difference
 bias_larger = runs["relative"][:, 2].tolist()
 
-# %% claim: All kinds of positions do
+# %% claim: At positions 40 to 59 the learned
 # null: none does it too
 runs["none"] = runs["learned"]
 
-# %% claim: All kinds of positions do
+# %% claim: At positions 40 to 59 the learned
 # null: sines go on where they were not trained
 runs["sines"] = runs["sines, trained anywhere"]
 
-# %% claim: All kinds of positions do
+# %% claim: At positions 40 to 59 the learned
 # null: training anywhere makes no difference
 runs["learned, trained anywhere"] = runs["learned"]
