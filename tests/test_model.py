@@ -419,6 +419,7 @@ def test_presets_take_overrides() -> None:
     assert TransformerConfig.base(9, 11) == TransformerConfig(9, 11)
 
 
+@pytest.mark.plain
 def test_targets_without_a_source_each_are_refused() -> None:
     """Three sources and two targets; one source may serve all targets."""
     model = Transformer(small()).eval()

@@ -19,6 +19,7 @@ __all__ = [
     "require_above_zero",
     "require_dropout",
     "require_probability",
+    "require_bool",
     "require_ids",
     "require_labels",
     "require_mask",
@@ -28,6 +29,7 @@ __all__ = [
     "shapes_only",
     "load_strictly",
     "tied_names",
+    "tie_parameters",
     "require_floats",
     "require_state",
     "loadable",
@@ -72,6 +74,17 @@ def require_probability(**shares: float) -> None:
     for name, share in shares.items():
         if not isinstance(share, int | float) or not 0 <= share < 1:
             raise ValueError(f"{name} must lie in [0, 1), got {share!r}")
+
+
+def require_bool(**flags: bool) -> None:
+    """Refuse, by name, anything but True and False.
+
+    Raises:
+        ValueError: naming the first value at fault.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be True or False, got {flag!r}")
 
 
 def require_dropout(dropout: float) -> None:
@@ -242,6 +255,15 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     named = model.named_parameters(remove_duplicate=False)
     names = {name: first.setdefault(weight, name) for name, weight in named}
     return {name: kept for name, kept in names.items() if name != kept}
+
+
+def tie_parameters(model: nn.Module, name: str, *others: str) -> None:
+    """Make parameters one. A part with a wrapper around it has none of these names."""
+    found = dict(model.named_parameters(remove_duplicate=False))
+    for other in others:
+        if name in found and other in found:
+            owner, _, last = other.rpartition(".")
+            setattr(model.get_submodule(owner), last, found[name])
 
 
 def require_state(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
     loadable,
+    require_bool,
     require_dropout,
     require_floats,
     require_ids,
@@ -24,6 +25,7 @@ from transformer.checks import (
     require_positive,
     restored,
     shapes_only,
+    tie_parameters,
 )
 from transformer.decoder import Decoder
 from transformer.embedding import TokenEmbedding
@@ -86,10 +88,7 @@ class TransformerConfig:
         if self.tie_embeddings and self.source_vocab_size != self.target_vocab_size:
             sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
             raise ValueError(f"tied embeddings need one vocabulary, got sizes {sizes}")
-        for name in ("norm_first", "tie_embeddings"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ValueError(f"{name} must be True or False, got {value!r}")
+        require_bool(norm_first=self.norm_first, tie_embeddings=self.tie_embeddings)
         special = (self.pad_id, self.bos_id, self.eos_id)
         last = self.target_vocab_size - 1
         whole = all(type(i) is int and 0 <= i <= last for i in special)
@@ -161,8 +160,8 @@ class Transformer(nn.Module):
 
     def _tie(self, _: object = None) -> None:
         if self.config.tie_embeddings:
-            self.target_embedding = self.source_embedding
-            self.output.weight = self.source_embedding.table.weight
+            names = "target_embedding.table.weight", "output.weight"
+            tie_parameters(self, "source_embedding.table.weight", *names)
 
     def encode(
         self, source_ids: Int[Tensor, "batch source"]

@@ -34,7 +34,8 @@ def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()
+    table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
+    return table.to(torch.get_default_dtype())
 
 
 class PositionalEncoding(nn.Module):
@@ -56,14 +57,13 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         require_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
-        table = sinusoids(max_length, d_model).to(torch.get_default_dtype())
-        self.register_buffer("table", table)
+        self.register_buffer("table", sinusoids(max_length, d_model))
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
         """Add positions to `x`, whose first vector is at position `start`."""
-        end = start + x.size(1)
+        end = start + x.size(-2)
         if start < 0 or end > len(self.table):
             last = len(self.table) - 1
             raise ValueError(f"positions must lie in 0..{last}, got {start}..{end - 1}")

@@ -3,7 +3,6 @@
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -12,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from transformer.checks import require_ids
 from transformer.decoder import DecoderLayer
@@ -271,25 +269,12 @@ class FastState:
             self.ancestry = self.ancestry[sources]
 
 
-@functools.cache
-def _count_fused_steps() -> None:
-    """From the first fast decoder on, count what fused optimisers change."""
-
-    def count(optimizer: torch.optim.Optimizer, _: object, __: object) -> None:
-        for group in optimizer.param_groups:
-            changed = [one for one in group["params"] if one.grad is not None]
-            weights = [one for one in changed if not one.is_inference()]
-            torch.autograd.graph.increment_version(weights)
-
-    register_optimizer_step_post_hook(count)
-
-
 class FastDecoder:
     """A model packed for fast decoding: searches are to find what plain ones find.
 
     The weights are packed at the first search, and again at the next one
-    after they have changed, in place or by replacement. A change of numbers through
-    `.data` is noticed only among the first 32 of a weight's first row, or of a bias:
+    after they have changed, in place or by replacement. A change through `.data` or by
+    a fused optimiser is noticed by the first number of each row, and in all of a bias:
     make a new FastDecoder after any other. What packed weights cannot follow exactly
     is decoded by the plain cache instead: half precision and autocast, modules with
     hooks, and those that are not the book's own (LoRA, quantisation, another
@@ -306,7 +291,6 @@ class FastDecoder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = CachedDecoder(model).model
-        _count_fused_steps()
         self._weights: list[nn.Parameter] = []
         self._versions: list[tuple[int, int, int]] = []
         self._settings: list[object] = []
@@ -359,8 +343,8 @@ class FastDecoder:
     def _pack(self, weights: list[nn.Parameter]) -> None:
         """Pack the weights, unless those that are packed are still the model's.
 
-        PyTorch counts the changes of each tensor, but not those through `.data`: a few
-        numbers of each weight are compared as well. Of a model
+        PyTorch counts the changes of each tensor, but not those through `.data` or by a
+        fused optimiser: the first number of each row is compared as well. Of a model
         made in inference mode no changes are counted: all numbers are compared. What
         norms have beside weights is compared, too, and the number of heads.
         """
@@ -390,7 +374,7 @@ class FastDecoder:
             self.output = PackedLinear.pack(self.model.output)
         views = [weight.detach() for weight in weights]
         if counted:
-            views = [(view[0] if view.dim() > 1 else view)[:32] for view in views]
+            views = [view[:, 0] if view.dim() > 1 else view for view in views]
         self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)
         # Last: another thread may look at them. Weights are kept, so their ids stay.
