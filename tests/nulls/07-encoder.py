@@ -189,3 +189,27 @@ score["train"] = score["eval"]
 # %% claim: From PyTorch's weights, at a rate
 # null: post-norm's vectors vanish
 size["post-norm, warm-up"] = [0.0] * 7
+
+# %% claim: After six modules less than a thousandth
+# null: nothing is added
+ways = dict.fromkeys(ways, ways["replaced"])
+
+# %% claim: After six modules less than a thousandth
+# null: nothing is normalised
+ways["normed"] = ways["added"]
+
+# %% claim: After six modules less than a thousandth
+# null: nothing is replaced
+ways["replaced"] = ways["added"]
+
+# %% claim: At every one of the four forms
+# null: another unit
+units = units.roll(1, dims=1)
+
+# %% claim: At every one of the four forms
+# null: the words are shuffled
+tokens = tokens[1:] + tokens[:1]
+
+# %% claim: At every one of the four forms
+# null: every unit responds to four words alone
+of_word = torch.eye(len(kinds))[:, torch.arange(192) % len(kinds)]
