@@ -239,3 +239,23 @@ translator.translate = lambda sentence, beam_size: unusual[sentence]
 # %% claim: Of five such sentences one
 # null: none is translated rightly
 translator.translate = lambda sentence, beam_size: sentence
+
+# %% claim: The four outputs are those of attention
+# null: the keys are not kept
+outputs = [vector @ W_V for vector in vectors]
+
+# %% claim: The four outputs are those of attention
+# null: no causal mask
+attend = F.scaled_dot_product_attention
+F.scaled_dot_product_attention = lambda *three, is_causal: attend(*three)
+
+# %% claim: The likeliest token has more than half
+# null: temperature makes no difference
+at_temperature = dict.fromkeys(at_temperature, at_temperature[1.0])
+
+# %% claim: The likeliest token has more than half
+# null: no draw is divided by its temperature
+drawing = sample
+sample = lambda model, sources, length, temperature, generator: drawing(
+    model, sources, length, generator=generator
+)
