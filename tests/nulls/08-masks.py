@@ -140,3 +140,15 @@ with_mask = without_mask
 # null: one layer in place of two
 next_token = NextToken
 NextToken = lambda num_layers: next_token(1)
+
+# %% claim: No weight is left above the diagonal
+# null: no mask
+weights = table.softmax(dim=-1)
+
+# %% claim: No weight is left above the diagonal
+# null: the diagonal is hidden, too
+weights = table.masked_fill(~before_it.tril(-1), -torch.inf).softmax(dim=-1)
+
+# %% claim: No weight is left above the diagonal
+# null: masked after the softmax
+weights = table.softmax(dim=-1) * before_it
