@@ -5,12 +5,16 @@ import torch
 from torch import nn
 
 from transformer import (
+    Llama,
+    LlamaConfig,
     MultiHeadAttention,
     PositionalEncoding,
     Transformer,
     TransformerConfig,
     Translator,
 )
+from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
+from transformer.training.dropout import FastDropout
 
 pytestmark = pytest.mark.plain
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 32}
@@ -30,14 +34,16 @@ class LoRA(nn.Module):
 
 
 def tied(kind: str) -> nn.Module:
-    assert kind == "Transformer"
+    if kind == "Llama":
+        rest = {"num_layers": 1, "num_kv_heads": 1, "tie_embeddings": True}
+        return Llama(LlamaConfig(13, **rest, **SIZES))
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     return Transformer(
         TransformerConfig(13, 13, tie_embeddings=True, **layers, **SIZES)
     )
 
 
-kinds = pytest.mark.parametrize("kind", ["Transformer"])
+kinds = pytest.mark.parametrize("kind", ["Transformer", "Llama"])
 
 
 @kinds
@@ -104,3 +110,22 @@ def test_a_translator_leaves_other_peoples_optimisers_alone() -> None:
     loss.backward(retain_graph=True)
     optimizer.step()
     loss.backward()
+
+
+def test_grouped_queries_of_a_sentence_without_a_batch() -> None:
+    attention, x = GroupedQueryAttention(8, 2, 1, RotaryEmbedding()), torch.randn(3, 8)
+    batch = attention(x[None], x[None], x[None])
+    torch.testing.assert_close(attention(x, x, x), batch[0])
+
+
+def test_flags_of_a_config_are_true_or_false() -> None:
+    with pytest.raises(ValueError, match="tie_embeddings must be True or False, got 1"):
+        LlamaConfig(13, num_layers=1, num_kv_heads=1, tie_embeddings=1, **SIZES)
+
+
+def test_fast_dropout_compiles_into_one_graph() -> None:
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(4, 4), FastDropout(0.5)).train()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled(torch.randn(3, 4)).sum().backward()
+    torch.export.export(model, (torch.randn(3, 4),))

@@ -70,22 +70,10 @@ test |= dict.fromkeys(("RMSNorm", "no biases", "tied"), test["grouped queries"])
 # null: the place of the norm makes no difference
 measured = lambda name, rate, what, m=measured: m("", rate, what)
 
-# %% claim: From 1,024 to 2,048
-# null: the fused kernel keeps the weights too
-kept["fused"] = kept["written out"]
-
-# %% claim: From 1,024 to 2,048
-# null: what is kept grows with the length alone
-kept["written out"] = kept["fused"]
-
-# %% claim: From 1,024 to 2,048
-# null: attention without its scale
-written_out = lambda query, key, value: (query @ key.mT).softmax(dim=-1) @ value
-
-# %% claim: From 1,024 to 2,048
+# %% claim: All nine models compute
 # null: the models write their attention out
-F.scaled_dot_product_attention = lambda query, key, value, *_, **__: written_out(
-    query, key, value
+F.scaled_dot_product_attention = lambda query, key, value, *_, **__: (
+    (query @ key.mT).softmax(dim=-1) @ value
 )
 
 # %% claim: Logits agree to within
@@ -117,3 +105,28 @@ more = test
 # %% claim: After 2,400 steps neither
 # null: all fit the training text alike
 fitted = dict.fromkeys(fitted, fitted["rotary"])
+
+# %% claim: A token's output is the sum
+# null: all experts serve every token
+forward = ExpertLayer.forward
+
+
+def everyone(self, x):
+    self.active = len(self.experts)
+    return forward(self, x)
+
+
+ExpertLayer.forward = everyone
+
+# %% claim: A token's output is the sum
+# null: shares are all alike
+
+
+def alike(self, x):
+    chosen = self.router(x).topk(self.active, dim=-1).indices
+    outputs = torch.stack([expert(x) for expert in self.experts], dim=-2)
+    rows = chosen[..., None].expand(*chosen.shape, x.size(-1))
+    return outputs.gather(-2, rows).mean(dim=-2)
+
+
+ExpertLayer.forward = alike

@@ -27,8 +27,10 @@ from transformer.beyond.modern import (
 from transformer.checks import (
     load_strictly,
     require_above_zero,
+    require_bool,
     require_positive,
     shapes_only,
+    tie_parameters,
 )
 from transformer.encoder import EncoderLayer, Residual
 from transformer.multi_head import KeysValues
@@ -61,6 +63,7 @@ class LlamaConfig(LanguageModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(num_kv_heads=self.num_kv_heads)
+        require_bool(tie_embeddings=self.tie_embeddings)
         require_above_zero(rope_base=self.rope_base, norm_eps=self.norm_eps)
         d_k = self.d_model // self.num_heads
         if d_k % 2:
@@ -110,7 +113,7 @@ class Llama(LanguageModel):
     def tie(self, _: object = None) -> None:
         """Make the embedding table and the output projection one, if they are to be."""
         if self.config.tie_embeddings:
-            self.output.weight = cast("nn.Embedding", self.embedding).weight
+            tie_parameters(self, "embedding.weight", "output.weight")
 
 
 class _Placed:

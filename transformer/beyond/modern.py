@@ -82,11 +82,11 @@ class RotaryEmbedding(nn.Module):
         if x.size(-1) % 2:
             raise ValueError(f"d_k must be even, to make pairs, got {x.size(-1)}")
         if positions is None:
-            positions = torch.arange(x.size(-2), device=x.device)[None]
+            positions = torch.arange(x.size(-2), device=x.device)
         exact = torch.promote_types(torch.get_default_dtype(), torch.float32)
         pairs = torch.arange(0, x.size(-1), 2, dtype=exact, device=x.device)
         exponents = pairs / x.size(-1)
-        angle = positions[:, None, :, None] * self.base**-exponents
+        angle = positions[..., None, :, None] * self.base**-exponents
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
@@ -171,12 +171,12 @@ class GroupedQueryAttention(nn.Module):
         heads = F.scaled_dot_product_attention(
             queries, *keys_values, mask, enable_gqa=True
         )
-        return self.output_proj(heads.transpose(1, 2).flatten(2))
+        return self.output_proj(heads.transpose(-3, -2).flatten(-2))
 
     def _split(
         self, x: Float[Tensor, "batch length columns"]
     ) -> Float[Tensor, "batch heads length d_k"]:
-        return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
 
     def _turn(self, x: Tensor, positions: Tensor | None) -> Tensor:
         return x if self.rotary is None else self.rotary(x, positions)

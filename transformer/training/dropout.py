@@ -17,12 +17,13 @@ class FastDropout(nn.Dropout):
     """Dropout that decides about a number by 16 random bits, four numbers a draw.
 
     The probability is the multiple of 1/65536 nearest to `p`, and below 1; what is kept
-    is divided by the share kept, so that the mean stays. Elsewhere than on a CPU, and
-    in evaluation, this is PyTorch's own.
+    is divided by the share kept, so that the mean stays. Elsewhere than on a CPU, in
+    evaluation, and in a model that is compiled or exported, this is PyTorch's own.
     """
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        if not self.training or x.device.type != "cpu":
+        compiling = torch.compiler.is_compiling()
+        if compiling or not self.training or x.device.type != "cpu":
             return super().forward(x)
         dropped = min(round(self.p * 2**16), 2**16 - 1)
         draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
