@@ -54,27 +54,58 @@ class InlineFigure:
         return self.svg
 
 
-def show(figure: Figure, alt: str) -> None:
+PHONE = 4.5  # inches: in 352 pixels its words have 13, those of 6 inches not quite 10
+
+
+def show(figure: Figure, alt: str, phone: bool = True) -> None:
     """Put the figure on the page, with what a reader who cannot see it needs to know.
 
     Raises:
         ValueError: for an empty `alt`.
     """
-    display(drawn(figure, alt))
+    display(drawn(figure, alt, phone))
 
 
-def drawn(figure: Figure, alt: str) -> InlineFigure:
+def drawn(figure: Figure, alt: str, phone: bool = True) -> InlineFigure:
     """The figure as something to display, once or again and again in one place.
+
+    A wide one is drawn twice, and the style sheet shows one of the two: for a `phone`
+    on less width with words of the same size, the panels of a row one below another.
 
     Raises:
         ValueError: for an empty `alt`.
     """
     if not alt.strip():
         raise ValueError("a figure needs alt text: what it shows, and the finding")
+    svg = _themed(_saved(figure), alt)
+    if phone and figure.get_figwidth() > PHONE + 0.3:
+        _narrow(figure)
+        small = _themed(_saved(figure), alt)
+        small = small.replace('class="figure"', 'class="figure phone"', 1)
+        svg += small.replace('style="', 'style="display:none;', 1)  # in a notebook
+    plt.close(figure)
+    return InlineFigure(svg, alt)
+
+
+def _saved(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
-    return InlineFigure(_themed(buffer.getvalue(), alt), alt)
+    return buffer.getvalue()
+
+
+def _narrow(figure: Figure) -> None:
+    """Fewer inches across; words keep their size."""
+    height, panels = figure.get_figheight(), figure.axes
+    grid = panels[0].get_gridspec()
+    if grid and grid.nrows == 1 < grid.ncols == len(panels):
+        cells = figure.add_gridspec(grid.ncols, 1)
+        for place, ax in enumerate(panels):
+            ax.set_subplotspec(cells[place])
+            if ax.get_shared_y_axes().joined(ax, panels[0]):
+                ax.tick_params(labelleft=True)
+                ax.set_ylabel(panels[0].get_ylabel())
+        height *= 0.8 * grid.ncols
+    figure.set_size_inches(PHONE, height)
 
 
 def _themed(svg: str, alt: str) -> str:
@@ -116,18 +147,27 @@ def heatmap(
     digits: int = 2,
     numbers: bool = True,
     limit: float | None = None,
+    weights: bool = False,
+    hollow: bool = False,
 ) -> None:
     """Draw a matrix as squares: blue for positive, vermilion for negative.
 
     The stronger the colour the larger the number; `limit` is the size drawn fullest.
+    Attention `weights` are amber, as in diagrams and in the live model. A `hollow`
+    map, as one of weights, leaves the square of an exact zero empty.
     """
     height, width = values.shape
     largest = limit or values.abs().max().item() or 1.0
     for i in range(height):
         for j in range(width):
             value = values[i, j].item()
+            if value == 0 and (weights or hollow):
+                empty = Rectangle((j, i), 0.96, 0.96, fill=False, ls=":", lw=0.8)
+                empty.set_edgecolor("#808080")
+                ax.add_patch(empty)
+                continue
             strength = min(abs(value) / largest, 1.0)
-            colour = COLOURS[0] if value >= 0 else COLOURS[1]
+            colour = COLOURS[4] if weights else COLOURS[0] if value >= 0 else COLOURS[1]
             shade = 0.08 + 0.62 * strength
             ax.add_patch(
                 Rectangle((j, i), 0.96, 0.96, facecolor=colour, alpha=shade, gid="heat")

@@ -66,6 +66,7 @@ class BreakLab:
         step: int,
         floor: float,
         title: str = "The break-it lab",
+        first: str = "",
     ) -> None:
         lengths = {
             len(curve)
@@ -78,6 +79,7 @@ class BreakLab:
                 f"{len(parts)} parts and lengths {sorted(lengths)}"
             )
         self.whole, self.parts, self.title = whole, list(parts), title
+        self.first = first  # the part that is off at first, if any
         self.step, self.floor, self.points = step, floor, lengths.pop()
         everything = (whole, *(part.runs for part in parts))
         self.high = 0.3 + max(max(map(max, runs.losses)) for runs in everything)
@@ -99,7 +101,7 @@ class BreakLab:
         )
         radio = f'<input type="radio" name="lab-{key}" id="lab-{key}-'
         switches = [
-            f'{radio}all" class="lab-all" checked>'
+            f'{radio}all" class="lab-all"{"" if self.first else " checked"}>'
             f'<label for="lab-{key}-all">all on</label>'
         ]
         panels = [
@@ -112,7 +114,8 @@ class BreakLab:
             name = html.escape(part.name)
             shown.append(str(number))
             switches.append(
-                f'{radio}{number}" class="lab-{number}">'
+                f'{radio}{number}" class="lab-{number}"'
+                f"{' checked' if part.name == self.first else ''}>"
                 f'<label for="lab-{key}-{number}">{name}</label>'
             )
             curves.append(

@@ -24,12 +24,14 @@ class AttentionView:
     keys). A weight of exactly zero, as a mask leaves it, is drawn as an empty square;
     of weights that were stored with `digits` decimals a zero says only that it is
     small. `first_layer` is the number that the first layer goes by; a single layer is
-    named only where it is given. It is one piece of HTML that needs no network, in a
-    page and in a notebook alike; without scripts, and in print, it is a picture of the
-    first head, with the same weights as a table.
+    named only where it is given. `start` is the weight shown first: which layer, head,
+    query and key, each counted from 0. It is one piece of HTML that needs no network,
+    in a page and in a notebook alike; without scripts, and in print, it is a picture of
+    the head that it starts with, with the same weights as a table.
 
     Raises:
-        ValueError: when the tokens do not fit the weights, or a weight is no weight.
+        ValueError: when the tokens do not fit the weights, a weight is no weight, or
+            there is none at `start`.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class AttentionView:
         title: str = "Who looks at whom",
         first_layer: int | None = None,
         digits: int | None = None,
+        start: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
         if not 2 <= weights.dim() <= 4:
             raise ValueError(f"weights need 2 to 4 dimensions, got {weights.dim()}")
@@ -50,11 +53,15 @@ class AttentionView:
         self.title = title
         self.first_layer = first_layer
         self.digits = digits
+        self.start = tuple(start)
         tokens = (len(self.queries), len(self.keys))
         if shape[2:] != tokens:
             raise ValueError(f"weights are for {shape[2:]} tokens, got {tokens}")
         if not ((self.weights >= 0) & (self.weights < 1 + 1e-4)).all():
             raise ValueError("attention weights must lie between 0 and 1")
+        within = [0 <= i < size for i, size in zip(self.start, shape, strict=False)]
+        if len(self.start) != 4 or not all(within):
+            raise ValueError(f"no weight at {self.start}: there are {shape}")
 
     def __repr__(self) -> str:
         layers, heads, queries, keys = self.weights.shape
@@ -75,6 +82,8 @@ class AttentionView:
             "square to square, Home and End to the first and last key."
         )
         named = f"{self.title}{self.keys}{self.first_layer}{self.digits}"
+        named += str(self.start) if any(self.start) else ""
+        layer, head, query, key_token = self.start
         key = hashlib.sha256(f"{data}{named}".encode()).hexdigest()[:10]
         unseen = "0" if self.digits is None else f"below {10.0**-self.digits / 2:g}"
         return _PAGE.substitute(
@@ -85,6 +94,12 @@ class AttentionView:
             of_layers=f" of {layers}" if self.first_layer is None else "",
             heads=heads,
             first=self.first_layer or 1,
+            layer=layer,
+            head=head,
+            query=query,
+            key_token=key_token,
+            layer_name=layer + (self.first_layer or 1),
+            head_name=head + 1,
             named=json.dumps(layers > 1 or self.first_layer is not None),
             last_layer=layers - 1,
             last_head=heads - 1,
@@ -99,21 +114,22 @@ class AttentionView:
             many=" attn-many" if keys > 8 else "",
             height=top + side * queries + 4,
             still=self._still(left, top, side),
-            say=html.escape(self._say(0, 0)),
+            say=html.escape(self._say()),
             table=self._table(),
             unseen=unseen,
             none="exactly 0" if self.digits is None else unseen,
         )
 
-    def _say(self, query: int, key: int) -> str:
-        """A weight of the first head, in a sentence."""
+    def _say(self) -> str:
+        """The weight that it starts with, in a sentence."""
         layers, heads = self.weights.shape[:2]
-        weight = self.weights[0, 0, query, key].item()
+        layer, head, query, key = self.start
+        weight = self.weights[self.start].item()
         places = []
         if layers > 1 or self.first_layer is not None:
-            places.append(f"layer {self.first_layer or 1}")
+            places.append(f"layer {layer + (self.first_layer or 1)}")
         if heads > 1:
-            places.append("head 1")
+            places.append(f"head {head + 1}")
         where = f" ({', '.join(places)})" if places else ""
         amount = f"weight {weight:.{3 if weight < 0.095 else 2}f}"
         if weight == 0:
@@ -125,8 +141,8 @@ class AttentionView:
         return f"“{self.queries[query]}” gives “{self.keys[key]}” {amount}{where}."
 
     def _still(self, left: int, top: int, side: int) -> str:
-        """The squares of the first head, as the script would draw them."""
-        first = self.weights[0, 0].tolist()
+        """The squares of the head it starts with, as the script would draw them."""
+        first = self.weights[self.start[:2]].tolist()
         parts = [
             f'<text class="attn-row" x="{left - 8}" '
             f'y="{top + side * q + side / 2 + 4:g}" text-anchor="end">'
@@ -161,14 +177,14 @@ class AttentionView:
         return "\n".join(parts)
 
     def _table(self) -> str:
-        """The weights of the first head, a row for each query."""
+        """The weights of the head it starts with, a row for each query."""
         head = "".join(f"<th scope=col>{html.escape(t)}</th>" for t in self.keys)
         rows = "\n".join(
             f"<tr><th scope=row>{html.escape(token)}</th>"
             + "".join(f"<td>{weight:.3f}</td>" for weight in row)
             + "</tr>"
             for token, row in zip(
-                self.queries, self.weights[0, 0].tolist(), strict=True
+                self.queries, self.weights[self.start[:2]].tolist(), strict=True
             )
         )
         return f"<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"

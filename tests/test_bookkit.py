@@ -59,7 +59,7 @@ def test_figures_take_the_themes_colours(shown) -> None:
 def test_the_style_sheet_finds_the_squares_of_a_heat_map(shown) -> None:
     figure, ax = plt.subplots()
     heatmap(ax, torch.tensor([[0.5, -1.0], [0.0, 1.0]]))
-    show(figure, alt="Four squares.")
+    show(figure, alt="Four squares.", phone=False)
     svg = shown[0]._repr_html_()
     assert svg.count('<g class="heat">') == 4
     assert not re.search(r'id="[^"]*heat"', svg)
@@ -206,6 +206,33 @@ def test_the_view_survives_any_token_and_tells_itself_apart() -> None:
     assert repr(AttentionView(torch.eye(3), TOKENS)) == (
         "AttentionView(1×1 maps of 3×3 weights)"
     )
+
+
+def test_a_view_opens_where_it_is_told_to() -> None:
+    weights = torch.rand(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    page = AttentionView(weights, TOKENS, start=(1, 2, 2, 0))._repr_html_()
+    said = re.search(r'<p class="attn-say"[^>]*>([^<]*)</p>', page)[1]
+    weight = f"{weights[1, 2, 2, 0]:.2f}"
+    assert said == f"“l&#x27;Afrique” gives “Jane” weight {weight} (layer 2, head 3)."
+    table = re.findall(r"<td>([\d.]+)</td>", page)
+    assert table == [f"{each:.3f}" for each in weights[1, 2].flatten().tolist()]
+    drawn = re.findall(r"--w:([\d.]+)%", page)
+    wanted = (6 + 64 * weights[1, 2].double().flatten()).tolist()
+    assert drawn == [f"{each:.1f}" for each in wanted]
+    sliders = re.findall(r'max="(\d)" value="(\d)"[^>]*> <span><output>(\d)<', page)
+    assert sliders == [("1", "1", "2"), ("3", "2", "3")]
+    assert "let q = 2, k = 0;" in page
+    elsewhere = AttentionView(weights, TOKENS)._repr_html_()
+    key = re.compile(r'data-attnview="(\w+)"')
+    assert key.search(page)[1] != key.search(elsewhere)[1]  # two views on one page
+    third = AttentionView(weights[:1], TOKENS, first_layer=3, start=(0, 1, 0, 0))
+    assert "(layer 3, head 2)" in third._repr_html_()
+
+
+@pytest.mark.parametrize("start", [(2, 0, 0, 0), (0, 0, 3, 0), (0, 0, 0, -1), (1, 0)])
+def test_a_view_opens_only_where_there_is_a_weight(start) -> None:
+    with pytest.raises(ValueError, match="no weight at"):
+        AttentionView(torch.full((2, 1, 3, 3), 0.1), TOKENS, start=start)
 
 
 def test_views_of_one_page_share_their_style_and_keep_their_own_width() -> None:

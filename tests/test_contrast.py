@@ -65,7 +65,7 @@ def test_words_in_a_lines_colour_stand_out(theme: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("theme", THEME)
-@pytest.mark.parametrize("hue", ["heat-1", "heat-2"])
+@pytest.mark.parametrize("hue", ["heat-1", "heat-2", "heat-5"])
 def test_a_number_in_a_square_stands_out(theme: str, hue: str) -> None:
     # From next to nothing to the strongest: what `heatmap` and `AttentionView` draw.
     ground, ink = THEME[theme]

@@ -2,12 +2,14 @@
 
 import re
 import shlex
+import warnings
 from pathlib import Path
 
 import jupytext
 import pytest
 import torch
 import typer.main
+from safetensors.torch import save_file
 
 from transformer.cli import app
 
@@ -56,3 +58,35 @@ def test_onnx_gives_the_logits_of_the_model_for_other_shapes() -> None:
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert all(x.shape != y.shape for x, y in zip(one, other, strict=True))
     names["temporary"].cleanup()
+
+
+(GPT2_LINES,) = re.findall(r"^```py\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_lines_for_gpt2_run_on_files_of_random_weights(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    tk = pytest.importorskip("tokenizers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    letters = tk.pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = tk.Tokenizer(tk.models.BPE())
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tk.decoders.ByteLevel()
+    trainer = tk.trainers.BpeTrainer(initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(["A word"], trainer)
+    tokenizer.save("tokenizer.json")
+    torch.manual_seed(0)
+    shape = {"n_embd": 24, "n_layer": 2, "n_head": 12, "n_positions": 64}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)).eval()
+    save_file(theirs.transformer.state_dict(), "model.safetensors")
+    names: dict = {}
+    exec(GPT2_LINES, names)
+    ids = torch.tensor([names["prompt"]])
+    with torch.no_grad():
+        expected = theirs(ids).logits
+        torch.testing.assert_close(names["model"](ids), expected, atol=1e-5, rtol=1e-5)
+    assert len(names["more"]) == 40
+    assert capsys.readouterr().out.startswith("A word is known by")

@@ -334,7 +334,7 @@ def test_hooks_on_all_modules_are_refused() -> None:
         (spoilt({"vocab_size": 14}), "size mismatch"),
         (spoilt({"num_layers": 10**9}), "more layers than"),
         (spoilt({"num_layers": 3}), "Missing key"),
-        (spoilt({"norm_first": "no"}), "norm_first is 'no'"),
+        (spoilt({"norm_first": "no"}), "norm_first must be True or False, got 'no'"),
         (spoilt({"dropout": "x"}), r"\[0, 1\), got 'x'"),
         (spoilt({"d_model": 10**30}), "holds no LanguageModel"),
         (spoilt({"colour": 1}), "colour"),

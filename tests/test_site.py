@@ -246,9 +246,19 @@ def test_attention_views_move(home: str, page: Page, name: str) -> None:
         for choice in view.locator("input[type=range]:visible").all():
             before = [view.locator(".attn-bars").inner_text(), say.inner_text()]
             choice.focus()
-            page.keyboard.press("ArrowRight")
+            last = choice.input_value() == choice.get_attribute("max")
+            page.keyboard.press("ArrowLeft" if last else "ArrowRight")
             after = [view.locator(".attn-bars").inner_text(), say.inner_text()]
             assert after != before, "choosing a head or a layer changes nothing"
+
+
+def test_an_attention_view_opens_at_its_start(home: str, page: Page) -> None:
+    page.goto(f"{home}/book/14-attention-maps.html")
+    view = page.locator(".attnview").first
+    assert at(view.locator("rect.attn-here")) == (2, 0)
+    assert view.locator("output").all_inner_texts() == ["2", "1"]
+    said = view.locator("[aria-live]").inner_text()
+    assert re.fullmatch(r"“sa” gives “Jane” weight [\d.]+ \(layer 2, head 1\)\.", said)
 
 
 def at(cell: Locator) -> tuple[int, int]:

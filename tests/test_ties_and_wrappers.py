@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from transformer import (
+    LanguageModelConfig,
     Llama,
     LlamaConfig,
     MultiHeadAttention,
@@ -12,8 +13,11 @@ from transformer import (
     Transformer,
     TransformerConfig,
     Translator,
+    attention_maps,
 )
+from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
+from transformer.maps import all_heads
 from transformer.training.dropout import FastDropout
 
 pytestmark = pytest.mark.plain
@@ -34,6 +38,8 @@ class LoRA(nn.Module):
 
 
 def tied(kind: str) -> nn.Module:
+    if kind == "GPT2":
+        return GPT2(LanguageModelConfig(13, num_layers=1, dropout=0.0, **SIZES))
     if kind == "Llama":
         rest = {"num_layers": 1, "num_kv_heads": 1, "tie_embeddings": True}
         return Llama(LlamaConfig(13, **rest, **SIZES))
@@ -43,7 +49,7 @@ def tied(kind: str) -> nn.Module:
     )
 
 
-kinds = pytest.mark.parametrize("kind", ["Transformer", "Llama"])
+kinds = pytest.mark.parametrize("kind", ["Transformer", "GPT2", "Llama"])
 
 
 @kinds
@@ -119,6 +125,8 @@ def test_grouped_queries_of_a_sentence_without_a_batch() -> None:
 
 
 def test_flags_of_a_config_are_true_or_false() -> None:
+    with pytest.raises(ValueError, match="norm_first must be True or False, got 'no'"):
+        LanguageModelConfig(13, num_layers=1, norm_first="no", **SIZES)
     with pytest.raises(ValueError, match="tie_embeddings must be True or False, got 1"):
         LlamaConfig(13, num_layers=1, num_kv_heads=1, tie_embeddings=1, **SIZES)
 
@@ -129,3 +137,10 @@ def test_fast_dropout_compiles_into_one_graph() -> None:
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     compiled(torch.randn(3, 4)).sum().backward()
     torch.export.export(model, (torch.randn(3, 4),))
+
+
+def test_maps_of_a_wrapped_model_are_the_models() -> None:
+    model, ids = tied("Transformer").eval(), torch.tensor([[3, 4]])
+    found = attention_maps(nn.DataParallel(model), ids, ids)
+    assert torch.equal(found.cross, attention_maps(model, ids, ids).cross)
+    assert all_heads(nn.DataParallel(model)) == all_heads(model)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer.model import Transformer
+from transformer.decoding.support import unwrap
 from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
@@ -26,8 +26,9 @@ __all__ = [
 ]
 
 
-def attention_layers(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
+def attention_layers(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
     """The attention sublayers of a model by kind, each from the lowest layer up."""
+    model = unwrap(model)
     encoder: Iterable[Any] = model.encoder.layers
     decoder: Iterable[Any] = model.decoder.layers
     return {
@@ -68,7 +69,7 @@ def _weights(
 
 @torch.no_grad()
 def attention_maps(
-    model: Transformer,
+    model: nn.Module,
     source_ids: Int[Tensor, "batch source"],
     target_ids: Int[Tensor, "batch target"],
 ) -> AttentionMaps:
@@ -124,7 +125,7 @@ class Head(NamedTuple):
     number: int
 
 
-def all_heads(model: Transformer) -> list[Head]:
+def all_heads(model: nn.Module) -> list[Head]:
     """Every head of a model, encoder first, from the lowest layer up."""
     return [
         Head(kind, layer, number)
@@ -135,7 +136,7 @@ def all_heads(model: Transformer) -> list[Head]:
 
 
 @contextmanager
-def ablate_heads(model: Transformer, *heads: Head) -> Iterator[None]:
+def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
     """Ablate heads inside a `with`: their outputs are zero before W^O.
 
     Raises:

@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, number, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    tensor,
+    wrong,
+)
 
 
 @exercise
@@ -158,6 +167,53 @@ def _smoothed(text: str, first: str, second: str, size: int) -> float:
     followers = [b for a, b in pairwise(text) if a == first]
     kept = max(followers.count(second) - 0.75, 0)
     return (kept + 0.75 * len(set(followers)) / size) / len(followers)
+
+
+@exercise
+def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
+    """Exercise: a causal mask whose first positions all attend to one another."""
+    answer = tensor(prefix_mask(3, 5), "a tensor of booleans")
+    past = torch.ones(5, 5, dtype=torch.bool).tril()
+    prefix = torch.arange(5) < 3
+    expected = past | (prefix & prefix[:, None])
+    if answer.shape != expected.shape:
+        return wrong(
+            "The mask should be (length, length) = (5, 5), got "
+            f"{tuple(answer.shape)}: length counts the prefix in."
+        )
+    if answer.dtype != torch.bool:
+        return wrong(f"The mask should be boolean, got {answer.dtype}.")
+    known = {
+        "That is the causal mask: inside the prefix the first position should see "
+        "the third, too.": past,
+        "Nothing stands outside the prefix's own square: what comes behind it should "
+        "see it and its own past.": prefix & prefix[:, None],
+        "Behind the prefix a position sees its future, which it should predict.": (
+            torch.ones(5, 5, dtype=torch.bool)
+        ),
+        "The prefix sees what follows it: its rows should end where the prefix ends.": (
+            past | prefix[:, None]
+        ),
+        "Inverted: True must mean may attend.": ~expected,
+        "Rows are queries: yours are the columns.": expected.mT,
+        "The positions behind the prefix see it alone, and not their own past.": (
+            prefix.expand(5, 5)
+        ),
+        "The prefix is one too short.": past
+        | ((torch.arange(5) < 2) & (torch.arange(5) < 2)[:, None]),
+        "The prefix is one too long.": past
+        | ((torch.arange(5) < 4) & (torch.arange(5) < 4)[:, None]),
+    }
+    if torch.equal(answer, expected):
+        seven = torch.arange(7) < 2
+        wanted = torch.ones(7, 7, dtype=torch.bool).tril() | (seven & seven[:, None])
+        if not torch.equal(prefix_mask(2, 7), wanted):
+            return wrong("Right for 3 of 5 positions, but not for 2 of 7.")
+        return right("An encoder and a decoder in one mask.")
+    for message, mask in known.items():
+        if torch.equal(answer, mask):
+            return wrong(message)
+    return wrong("Row by row: who may the first position see, who the fourth?")
 
 
 @exercise

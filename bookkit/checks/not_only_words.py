@@ -1,4 +1,4 @@
-"""Checks for the exercises of chapter 18, Is it only for words?"""
+"""Checks for the exercises of chapter 18, What can the encoder do alone?"""
 
 from collections.abc import Callable
 from typing import Any

@@ -12,6 +12,7 @@ from bookkit.checks.language_model import (
     check_bigram,
     check_induction,
     check_perplexity,
+    check_prefix,
     check_vocabularies,
 )
 
@@ -63,9 +64,29 @@ def fixed(weights):
     return weights.diagonal(-4, dim1=1, dim2=2)[:, 1:].mean(dim=-1)
 
 
+def both(prefix, length):
+    """Which positions belong to the prefix, and the causal mask."""
+    past = torch.ones(length, length, dtype=torch.bool).tril()
+    return torch.arange(length) < prefix, past
+
+
+def prefix_mask(prefix, length):
+    inside, past = both(prefix, length)
+    return past | (inside & inside[:, None])
+
+
+def square(prefix, length):
+    mask = both(prefix, length)[1]
+    mask[:prefix, :prefix] = True
+    return mask
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
+        (check_prefix, prefix_mask),
+        (check_prefix, square),
+        (check_prefix, lambda n, m: both(n, m)[1] | both(n, m)[0]),
         (check_perplexity, lambda z, w: surprise(z, w).mean().exp()),
         (check_perplexity, lambda z, w: F.cross_entropy(z, w).exp().item()),
         (check_perplexity, lambda z, w: 2 ** (surprise(z, w).mean() / math.log(2))),
@@ -156,6 +177,31 @@ def test_model_solutions_are_right(check, answer):
         (check_bigram, seen_only, "never came"),
         (check_bigram, lambda t, a, b, n: bigram(t, a, b, 6), "larger vocabulary"),
         (check_bigram, lambda *a: 0.123, "For n, a"),
+        (check_prefix, lambda n, m: both(n, m)[1], "causal mask"),
+        (check_prefix, lambda n, m: square(n, n + m), "counts the prefix in"),
+        (check_prefix, lambda n, m: square(n, m).float(), "boolean"),
+        (
+            check_prefix,
+            lambda n, m: both(n, m)[0] & both(n, m)[0][:, None],
+            "own square",
+        ),
+        (
+            check_prefix,
+            lambda n, m: torch.ones(m, m, dtype=torch.bool),
+            "sees its future",
+        ),
+        (
+            check_prefix,
+            lambda n, m: both(n, m)[1] | both(n, m)[0][:, None],
+            "sees what follows",
+        ),
+        (check_prefix, lambda n, m: ~square(n, m), "Inverted"),
+        (check_prefix, lambda n, m: square(n, m).mT, "Rows are queries"),
+        (check_prefix, lambda n, m: both(n, m)[0].expand(m, m), "it alone"),
+        (check_prefix, lambda n, m: square(n - 1, m), "too short"),
+        (check_prefix, lambda n, m: square(n + 1, m), "too long"),
+        (check_prefix, lambda n, m: square(3, m), "not for 2 of 7"),
+        (check_prefix, lambda n, m: both(n, m)[1].mT, "Row by row"),
         (check_induction, lambda w, n: stripe(w, n, 0), "occurrence itself"),
         (check_induction, lambda w, n: stripe(w, n, -1), "one behind it"),
         (check_induction, lambda w, n: stripe(w, n, n - 1), "token before, whatever"),

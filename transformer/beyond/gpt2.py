@@ -4,7 +4,6 @@ Made from book/17-language-model.md: edit the chapter, not this file.
 """
 
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -17,6 +16,7 @@ from transformer.checks import (
     require_dropout,
     require_positive,
     shapes_only,
+    tie_parameters,
 )
 from transformer.encoder import FeedForward
 
@@ -60,7 +60,7 @@ class LearnedPositions(nn.Module):
         self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
         """Add positions to `x`, whose first vector is at position `start`."""
-        end, room = start + x.size(1), self.table.num_embeddings
+        end, room = start + x.size(-2), self.table.num_embeddings
         if start < 0 or end > room:
             raise ValueError(
                 f"positions must lie in 0..{room - 1}, got {start}..{end - 1}"
@@ -90,7 +90,7 @@ class GPT2(LanguageModel):
 
     def tie(self, _: object = None) -> None:
         """Make the embedding table and the output projection one weight."""
-        self.output.weight = cast("nn.Embedding", self.embedding).weight
+        tie_parameters(self, "embedding.weight", "output.weight")
 
 
 _GPT2_NAMES = (  # the longer first: mlp.c_proj is not attn.c_proj

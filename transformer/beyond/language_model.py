@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
     loadable,
+    require_bool,
     require_dropout,
     require_floats,
     require_ids,
@@ -73,6 +74,7 @@ class LanguageModelConfig:
             max_length=self.max_length,
         )
         require_dropout(self.dropout)
+        require_bool(norm_first=self.norm_first)
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, got {self.d_model}")
         if self.d_model % self.num_heads:
@@ -217,10 +219,6 @@ def _read_config(
     except RecursionError:
         raise ValueError("its config is nested too deeply") from None
     config = config_class(**fields)
-    for field in dataclasses.fields(config):
-        value, default = getattr(config, field.name), field.default
-        if isinstance(default, bool) and not isinstance(value, bool):
-            raise ValueError(f"{field.name} is {value!r}")
     if config.num_layers > tensors:
         raise ValueError(f"more layers than the {tensors} tensors here")
     return config
