@@ -190,15 +190,15 @@ score["train"] = score["eval"]
 # null: post-norm's vectors vanish
 size["post-norm, warm-up"] = [0.0] * 7
 
-# %% claim: After six modules less than a thousandth
+# %% claim: After six modules the difference is below
 # null: nothing is added
 ways = dict.fromkeys(ways, ways["replaced"])
 
-# %% claim: After six modules less than a thousandth
+# %% claim: After six modules the difference is below
 # null: nothing is normalised
 ways["normed"] = ways["added"]
 
-# %% claim: After six modules less than a thousandth
+# %% claim: After six modules the difference is below
 # null: nothing is replaced
 ways["replaced"] = ways["added"]
 
