@@ -3,28 +3,18 @@
 Made from book/17-language-model.md: edit the chapter, not this file.
 """
 
-import dataclasses
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
-    loadable,
     require_bool,
     require_dropout,
-    require_floats,
     require_ids,
     require_positive,
-    restored,
-    shapes_only,
 )
 from transformer.decoding.support import attention_class, require_followed, unwrap_to
 from transformer.embedding import TokenEmbedding
@@ -32,6 +22,7 @@ from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
 from transformer.multi_head import KeysValues
 from transformer.positional import PositionalEncoding
+from transformer.saved_model import SavedModel
 
 __all__ = [
     "LanguageModelConfig",
@@ -106,10 +97,7 @@ class LanguageModelConfig:
         return self.vocab_size + 1
 
 
-_Kind = TypeVar("_Kind", bound="LanguageModel")
-
-
-class LanguageModel(nn.Module):
+class LanguageModel(SavedModel):
     """Decoder-only language model: an encoder stack under a causal mask.
 
     From token ids, (batch, length), to a score for every token that could follow each
@@ -120,7 +108,9 @@ class LanguageModel(nn.Module):
             longer than `config.max_length`.
     """
 
-    config_class: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
+    config: LanguageModelConfig
+    config_class = LanguageModelConfig
+    stacks: ClassVar = {"encoder": "num_layers"}
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -154,74 +144,6 @@ class LanguageModel(nn.Module):
 
     def tie(self, _: object = None) -> None:
         """Make one weight again of those that share it, as after loading; here none."""
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        """Write config and weights to one safetensors file, whole or not at all.
-
-        A weight with two names is written once. `metadata` goes with them, code not: a
-        part exchanged for one with the same weights is loaded as the plain one.
-
-        Raises:
-            ValueError: naming a key of `metadata` that is reserved, or a tensor that
-                `load` would refuse.
-        """
-        config = json.dumps(dataclasses.asdict(self.config))
-        own = {"config": config, "kind": type(self).__name__}
-        for key in own.keys() & (metadata or {}).keys():
-            raise ValueError(f"metadata may not have the key {key!r}, it is reserved")
-        sketch = self._one_layer(self.config)
-        tensors = loadable(self.state_dict(), sketch, encoder=self.config.num_layers)
-        write_checkpoint(Path(path), tensors, {**(metadata or {}), **own})
-
-    @classmethod
-    def load(cls: type[_Kind], path: str | os.PathLike[str]) -> _Kind:
-        """Read a model that `save` of the same class wrote, in evaluation mode.
-
-        Raises:
-            ValueError: for a file that is missing, damaged, not ours or too new, or
-                the weights of another model.
-        """
-        path = Path(path)
-        tensors, metadata = read_checkpoint(path)
-        kind = metadata.get("kind", cls.__name__)
-        if kind != cls.__name__:
-            raise ValueError(f"{path} holds the model {kind}, no {cls.__name__}")
-        try:
-            require_floats(tensors)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        try:
-            text = metadata.get("config", "")
-            config = _read_config(cls.config_class, text, len(tensors))
-            sketch, layers = cls._one_layer(config), config.num_layers
-            return restored(lambda: cls(config), tensors, sketch, encoder=layers)
-        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).partition("\n")[0][:300]
-            raise ValueError(f"{path} holds no {cls.__name__}: {reason}") from None
-
-    @classmethod
-    def _one_layer(cls: type[_Kind], config: LanguageModelConfig) -> _Kind:
-        """A model of this config but with one layer, on the meta device."""
-        with shapes_only():
-            return cls(dataclasses.replace(config, num_layers=1))
-
-
-def _read_config(
-    config_class: type[LanguageModelConfig], text: str, tensors: int
-) -> LanguageModelConfig:
-    """The config that a file describes."""
-    try:
-        fields = json.loads(text)
-    except RecursionError:
-        raise ValueError("its config is nested too deeply") from None
-    config = config_class(**fields)
-    if config.num_layers > tensors:
-        raise ValueError(f"more layers than the {tensors} tensors here")
-    return config
 
 
 def append_tokens(
