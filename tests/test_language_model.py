@@ -311,6 +311,17 @@ def other_file(path):
     Transformer(TransformerConfig(9, 9, 8, 2, **layers, d_ff=8)).save(path)
 
 
+@pytest.mark.plain
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+def test_metadata_comes_back_beside_the_model(kind, tmp_path) -> None:
+    metadata = {"tokenizer": '{"words": ["né"]}'}
+    model, path = small(kind=kind), tmp_path / "model.safetensors"
+    model.save(path, metadata)
+    again, found = kind.load_with_metadata(path)
+    assert found == metadata
+    assert again.config == model.config
+
+
 def test_hooks_on_all_modules_are_refused() -> None:
     decoder = PromptDecoder(small().eval())
     everywhere = nn.modules.module.register_module_forward_hook
