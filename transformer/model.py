@@ -131,6 +131,7 @@ class Transformer(SavedModel):
 
     config: TransformerConfig
     config_class = TransformerConfig
+    saved_as: ClassVar = "Transformer"
     stacks: ClassVar = {
         "encoder": "num_encoder_layers",
         "decoder": "num_decoder_layers",

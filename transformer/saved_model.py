@@ -28,12 +28,14 @@ class SavedModel(nn.Module):
     """A model made from its config alone, which one safetensors file can hold.
 
     `config_class` is the config's class; `stacks` has, for each stack of layers, the
-    field of the config that counts them.
+    field of the config that counts them. A file names the model's class, or the one
+    called `saved_as`: its subclasses, whose code no file holds, are saved as it is.
     """
 
     config: Any
     config_class: ClassVar[type]
     stacks: ClassVar[Mapping[str, str]]
+    saved_as: ClassVar[str] = ""
 
     def save(
         self,
@@ -58,9 +60,11 @@ class SavedModel(nn.Module):
                 raise ValueError(
                     f"metadata may not have the key {key!r}, it is reserved"
                 )
-        if type(self).__name__ != _UNNAMED:
-            own["kind"] = type(self).__name__
-        one_layer, layers = self._one_layer(self.config), self._layers(self.config)
+        known = (kind for kind in type(self).__mro__ if kind.__name__ == self.saved_as)
+        kind: Any = next(known, type(self))
+        if kind.__name__ != _UNNAMED:
+            own["kind"] = kind.__name__
+        one_layer, layers = kind._one_layer(self.config), kind._layers(self.config)
         tensors = loadable(self.state_dict(), one_layer, **layers)
         write_checkpoint(Path(path), tensors, {**(metadata or {}), **own})
 
