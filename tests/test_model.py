@@ -427,3 +427,9 @@ def test_targets_without_a_source_each_are_refused() -> None:
     with pytest.raises(ValueError, match="got 3 targets and 2 sources"):
         model.decode(ids, model.encode(ids[:2]))
     torch.testing.assert_close(model(ids[:1], ids), model(ids, ids))
+
+
+def test_a_printed_model_says_how_many_heads_and_where_the_norms_are() -> None:
+    said = repr(Transformer(small(norm_first=True)))
+    assert said.count("num_heads=2") == 4
+    assert said.count("norm_first=True") == 7

@@ -673,6 +673,8 @@ def test_a_network_of_one_number_can_be_turned(
 ) -> None:
     address = f"{home}/book/01-why-attention.html"
     page.goto(address)
+    folded = page.locator("details", has=page.locator(".onenumber"))
+    folded.locator("summary").first.click()
     one = page.locator(".onenumber")
     say, u, jane = one.locator("[aria-live]"), *one.locator("input").all()
     assert say.inner_text() == OneNumber().say()
@@ -690,6 +692,8 @@ def test_a_network_of_one_number_can_be_turned(
         assert here == re.findall(rf'<{part}[^>]* {place}="([\d.]+)"', drawn)
     plain = browser.new_page(java_script_enabled=False)
     plain.goto(address)
+    folded = plain.locator("details", has=plain.locator(".onenumber"))
+    folded.locator("summary").first.click()
     one = plain.locator(".onenumber")
     assert one.locator("circle").count() == 12
     assert one.locator(".one-say").inner_text() == OneNumber().say()
@@ -705,6 +709,9 @@ def test_the_lab_switches_parts_off_and_links_to_what_fails(
     switches = lab.locator("input[type=radio]")
     assert switches.count() == 6
     assert lab.locator(".lab-panel:visible").count() == 1
+    assert lab.locator(".lab-curve:visible").count() == 1  # the causal mask is off
+    assert lab.locator("input:checked + label").inner_text() == "causal mask"
+    lab.locator("label").first.click()
     assert lab.locator(".lab-curve:visible").count() == 0
     lab.locator("label").nth(2).click()  # a mouse or a finger
     seen = [lab.locator(".lab-panel:visible").inner_text()]

@@ -67,6 +67,10 @@ class Residual(nn.Module):
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
 
+    def extra_repr(self) -> str:
+        """What `print(residual)` says beside the parts."""
+        return f"norm_first={self.norm_first}"
+
 
 class EncoderLayer(nn.Module):
     """Encoder layer: self-attention, then feed-forward, each in a residual (3.1).

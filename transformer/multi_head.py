@@ -112,3 +112,7 @@ class MultiHeadAttention(nn.Module):
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch heads length d_k"]:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` says beside the maps."""
+        return f"num_heads={self.num_heads}, dropout={self.dropout}"
