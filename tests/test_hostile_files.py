@@ -128,7 +128,7 @@ def without(name):
 
 LAST = "output.weight"
 NAN, INF = (torch.full((7, 4), value) for value in (float("nan"), float("inf")))
-NO_MODEL = "has a config that no model has"
+NO_MODEL = "has a config that no Transformer has"
 NO_MATCH = "does not match its config"
 HUGE = 10**12
 
@@ -236,7 +236,8 @@ def test_a_claim_of_many_layers_is_refused_without_making_them(tmp_path, kind) -
         more = {"num_kv_heads": 1} if kind is Llama else {}
         claimed = kind.config_class(8, num_layers=layers, **sizes, **more)
     text = json.dumps(dataclasses.asdict(claimed))
-    write_checkpoint(path, tensors, {"config": text})
+    kind_of = {} if kind is Transformer else {"kind": kind.__name__}
+    write_checkpoint(path, tensors, {"config": text, **kind_of})
     made = []
     handle = register_module_module_registration_hook(lambda *new: made.append(new))
     try:

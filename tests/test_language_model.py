@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from bookkit.texts import alice
 from transformer import Transformer, TransformerConfig
@@ -299,7 +300,8 @@ def spoilt(fields=None, tensors=None):
         small().save(path)
         found, metadata = read_checkpoint(path)
         config = json.loads(metadata["config"]) | (fields or {})
-        write_checkpoint(path, found | (tensors or {}), {"config": json.dumps(config)})
+        metadata["config"] = json.dumps(config)
+        write_checkpoint(path, found | (tensors or {}), metadata)
 
     return write
 
@@ -307,6 +309,17 @@ def spoilt(fields=None, tensors=None):
 def other_file(path):
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     Transformer(TransformerConfig(9, 9, 8, 2, **layers, d_ff=8)).save(path)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+def test_metadata_comes_back_beside_the_model(kind, tmp_path) -> None:
+    metadata = {"tokenizer": '{"words": ["né"]}'}
+    model, path = small(kind=kind), tmp_path / "model.safetensors"
+    model.save(path, metadata)
+    again, found = kind.load_with_metadata(path)
+    assert found == metadata
+    assert again.config == model.config
 
 
 def test_hooks_on_all_modules_are_refused() -> None:
@@ -326,7 +339,7 @@ def test_hooks_on_all_modules_are_refused() -> None:
     [
         (lambda path: None, "no checkpoint at"),
         (lambda path: path.write_bytes(b"x" * 500), "not a whole safetensors file"),
-        (other_file, "holds no LanguageModel: .*source_vocab_size"),
+        (other_file, "holds the model Transformer, no LanguageModel"),
         (
             lambda path: small(kind=GPT2).save(path),
             "holds the model GPT2, no LanguageModel",
@@ -336,7 +349,7 @@ def test_hooks_on_all_modules_are_refused() -> None:
         (spoilt({"num_layers": 3}), "Missing key"),
         (spoilt({"norm_first": "no"}), "norm_first must be True or False, got 'no'"),
         (spoilt({"dropout": "x"}), r"\[0, 1\), got 'x'"),
-        (spoilt({"d_model": 10**30}), "holds no LanguageModel"),
+        (spoilt({"d_model": 10**30}), "has a config that no LanguageModel has"),
         (spoilt({"colour": 1}), "colour"),
         (spoilt(tensors={"more": torch.ones(2)}), "Unexpected key"),
         (
@@ -406,7 +419,7 @@ def test_sizes_that_are_refused(fields, message) -> None:
             lambda m: greedy_search(PromptDecoder(m), [[1] * 20], 6),
             "prompt of 20 ids and 6 more need 25 positions, the model has 24",
         ),
-        (lambda m: greedy_search(m, [[1]], 3), "needs a Transformer or a decoder"),
+        (lambda m: greedy_search(m, [[1]], 3), "PromptDecoder for a language model"),
         (lambda m: PromptDecoder(m.encoder), "needs a LanguageModel, got a Encoder"),
         (lambda m: GPT2(config(norm_first=False)), "pre-norm, got norm_first=False"),
         (lambda m: LearnedPositions(0), "d_model .* got 0"),
@@ -545,18 +558,49 @@ def test_what_is_changed_behind_a_decoders_back_is_refused_too(change) -> None:
 
 
 @pytest.mark.plain
-def test_positions_that_a_decoder_cannot_follow_are_refused() -> None:
-    message = "needs positions added to the embeddings, got a LanguageModel without"
-    sizes = config()
-    with pytest.raises(ValueError, match=message):
-        PromptDecoder(exchange_parts(sizes, ["rotary"]))
-    both = exchange_parts(sizes, ["rotary"])
-    both.position = PositionalEncoding(16)
-    with pytest.raises(ValueError, match=message):
-        PromptDecoder(both)
-    model = exchange_parts(sizes, set(PARTS) - {"rotary"}).eval()
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(
+    "parts", [["rotary"], ["rotary", "grouped queries"], set(PARTS) - {"rotary"}, PARTS]
+)
+def test_a_model_of_other_parts_is_decoded_as_it_reads(parts, added) -> None:
+    torch.manual_seed(0)
+    model = exchange_parts(config(), parts)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.4)
+    model.position = PositionalEncoding(16) if added else nn.Identity()
+    expected = [uncached(model.eval(), prompt, 8) for prompt in PROMPTS]
+    decoder = PromptDecoder(model)
+    assert greedy_search(decoder, PROMPTS, 8) == expected
+    padded = torch.tensor([[*each, *[13] * (7 - len(each))] for each in PROMPTS])
+    with torch.no_grad():
+        state = decoder.prefill(padded, 4)
+        for more in ([], [5], [5, 9]):
+            logits = state.step(torch.tensor([more[-1] if more else 14] * 4))
+            for row, prompt in zip(logits, PROMPTS, strict=True):
+                whole = model(torch.tensor([[*prompt, *more]]))[0, -1]
+                torch.testing.assert_close(row[:13], whole, atol=1e-4, rtol=1e-4)
+
+
+class _Adapter(nn.Module):
+    """Holds a model, as PyTorch's wrappers do, and may do more."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda m: torch.compile(m, backend="eager"), nn.DataParallel, AveragedModel],
+)
+def test_a_wrapped_language_model_is_unwrapped(kind, wrap) -> None:
+    model = small(kind=kind)
     expected = [uncached(model, prompt, 8) for prompt in PROMPTS]
-    assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
+    assert greedy_search(PromptDecoder(wrap(model)), PROMPTS, 8) == expected
+    with pytest.raises(ValueError, match="inside a _Adapter, whose own forward"):
+        PromptDecoder(_Adapter(model))
 
 
 def test_parts_may_be_exchanged() -> None:

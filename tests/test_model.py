@@ -3,7 +3,6 @@ import dataclasses
 import itertools
 import json
 from importlib import resources
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from torch.nn.utils import prune
 
 from transformer import MultiHeadAttention, Transformer, TransformerConfig, padding_mask
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
-from transformer.model import load_model
 
 
 def small(**overrides) -> TransformerConfig:
@@ -165,7 +163,7 @@ def test_the_same_weights_save_to_the_same_bytes(tmp_path) -> None:
 def test_metadata_comes_back_beside_the_model(tmp_path) -> None:
     metadata = {"languages": "fr en", "source_tokenizer": '{"words": ["né"]}'}
     Transformer(small()).save(tmp_path / "model", metadata)
-    model, found = load_model(tmp_path / "model")
+    model, found = Transformer.load_with_metadata(tmp_path / "model")
     assert found == metadata
     assert model.config == small()
 
@@ -290,7 +288,7 @@ def test_a_language_models_file_is_named_as_what_it_is(tmp_path) -> None:
 
 def test_the_shipped_weights_are_of_this_format() -> None:
     path = resources.files("transformer") / "weights" / "phrasebook.safetensors"
-    model, metadata = load_model(Path(str(path)))
+    model, metadata = Transformer.load_with_metadata(str(path))
     sizes = model.config.source_vocab_size, model.config.target_vocab_size
     for side, size in zip(("source", "target"), sizes, strict=True):
         tokenizer = json.loads(metadata[f"{side}_tokenizer"])

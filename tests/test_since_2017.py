@@ -12,7 +12,6 @@ from transformer.beyond.language_model import LanguageModelConfig, PromptDecoder
 from transformer.beyond.llama import (
     Llama,
     LlamaConfig,
-    LlamaDecoder,
     from_llama,
     to_llama,
 )
@@ -143,7 +142,7 @@ def test_generation_is_theirs_from_prompts_of_unequal_length():
     other = theirs(seed=3)
     ours = from_llama(other.state_dict(), num_heads=4)
     prompts = [[3, 1, 4, 1, 5, 9], [2, 7], [1]]
-    found = greedy_search(LlamaDecoder(ours), prompts, 12)
+    found = greedy_search(PromptDecoder(ours), prompts, 12)
     for prompt, continued in zip(prompts, found, strict=True):
         expected = other.generate(
             torch.tensor([prompt]),
@@ -171,7 +170,7 @@ def test_forward_reads_beyond_max_length_and_decoding_does_not():
     ids = torch.randint(50, (2, 50))
     torch.testing.assert_close(model(ids), longer(ids), rtol=0, atol=0)
     with pytest.raises(ValueError, match="need 9 positions, the model has 8"):
-        greedy_search(LlamaDecoder(model), ids[:, :8], 2)
+        greedy_search(PromptDecoder(model), ids[:, :8], 2)
 
 
 def test_a_file_gives_the_same_model_back(tmp_path):
@@ -233,26 +232,20 @@ def test_parts_change_the_parameters_that_they_should():
 
 def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
     model = Llama(SMALL).eval()
-    decoder = LlamaDecoder(model)
+    decoder = PromptDecoder(model)
     ids = torch.randint(50, (2, 9))
     plain = model(ids)
     attention = model.encoder.layers[1].self_attention
     hook = attention.register_forward_hook(lambda _, __, output: -30 * output)
     assert not torch.allclose(model(ids), plain)
     for use in (
-        lambda: LlamaDecoder(model),
+        lambda: PromptDecoder(model),
         lambda: greedy_search(decoder, ids, 3),
     ):
         with pytest.raises(ValueError, match=r"1\.self_attention, a GroupedQueryAtt"):
             use()
     hook.remove()
     assert len(greedy_search(decoder, ids, 3)[0]) == 3
-
-
-@pytest.mark.plain
-def test_a_llama_needs_a_decoder_of_its_own() -> None:
-    with pytest.raises(ValueError, match="got a Llama without; a Llama has its Llama"):
-        PromptDecoder(Llama(SMALL))
 
 
 @pytest.mark.plain
@@ -342,7 +335,6 @@ def test_a_llama_needs_a_decoder_of_its_own() -> None:
         ),
         (lambda: from_llama(theirs().state_dict(), 5), "num_heads must divide d_model"),
         (lambda: to_llama(nn.Linear(1, 1)), "to_llama needs a Llama, got a Linear"),
-        (lambda: LlamaDecoder(nn.Linear(1, 1)), "needs a Llama, got a Linear"),
     ],
 )
 def test_bad_input_is_named(make, said):

@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 from small_runs import assert_same_run
+from torch import nn
 
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.llama import Llama, LlamaConfig
-from transformer.beyond.modern import exchange_parts
 from transformer.beyond.text_generator import (
     TextGenerator,
     decode_text,
@@ -343,9 +343,26 @@ def test_a_text_without_a_next_token_has_no_loss(dataset):
 
 
 def test_a_model_that_cannot_be_decoded_is_refused_at_once(dataset):
-    model = exchange_parts(language_model(90, SIZES).config, ["rotary"])
-    with pytest.raises(ValueError, match="needs positions added to the embeddings"):
-        TextGenerator(model, dataset.tokenizer)
+    model = language_model(90, SIZES)
+    model.encoder.layers[0].forward = lambda x, mask=None: x
+    for use in (
+        lambda: TextGenerator(model, dataset.tokenizer),
+        lambda: next(train_language_model(dataset, model, CONFIG)),
+    ):
+        with pytest.raises(ValueError, match="has forward of its own"):
+            use()
+
+
+def test_a_wrapped_model_is_unwrapped(dataset, tmp_path):
+    model = language_model(90, SIZES)
+    wrapped = nn.DataParallel(model)
+    text = TextGenerator(wrapped, dataset.tokenizer)
+    assert text.model is model
+    text.save(tmp_path / "text.safetensors")
+    assert type(TextGenerator.load(tmp_path / "text.safetensors").model) is type(model)
+    before = model.output.weight.detach().clone()
+    next(train_language_model(dataset, wrapped, CONFIG))
+    assert not model.output.weight.equal(before)
 
 
 def test_draws_depend_on_the_generator_alone(whole):

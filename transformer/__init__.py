@@ -11,7 +11,7 @@ from transformer.beyond.language_model import (
     LanguageModelConfig,
     PromptDecoder,
 )
-from transformer.beyond.llama import Llama, LlamaConfig, LlamaDecoder, from_llama
+from transformer.beyond.llama import Llama, LlamaConfig, from_llama
 from transformer.beyond.text_generator import TextGenerator
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.decoding.fast import FastDecoder
@@ -69,7 +69,6 @@ __all__ = [
     "LanguageModelConfig",
     "Llama",
     "LlamaConfig",
-    "LlamaDecoder",
     "MultiHeadAttention",
     "PositionalEncoding",
     "PromptDecoder",

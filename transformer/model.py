@@ -3,28 +3,18 @@
 Made from book/10-model.md: edit the chapter, not this file.
 """
 
-import dataclasses
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
-    loadable,
     require_bool,
     require_dropout,
-    require_floats,
     require_ids,
     require_memories,
     require_positive,
-    restored,
-    shapes_only,
     tie_parameters,
 )
 from transformer.decoder import Decoder
@@ -32,11 +22,11 @@ from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder
 from transformer.masks import causal_mask, padding_mask
 from transformer.positional import PositionalEncoding
+from transformer.saved_model import SavedModel
 
 __all__ = [
     "TransformerConfig",
     "Transformer",
-    "load_model",
 ]
 
 
@@ -128,7 +118,7 @@ class TransformerConfig:
         return cls(source_vocab_size, target_vocab_size, **(sizes | layers | overrides))
 
 
-class Transformer(nn.Module):
+class Transformer(SavedModel):
     """Transformer encoder–decoder: the model of *Attention Is All You Need*.
 
     Ids outside the vocabulary are refused where reading them is free: on the CPU, and
@@ -138,6 +128,14 @@ class Transformer(nn.Module):
         ValueError: for token ids outside the vocabulary, of the wrong dtype, empty, or
             longer than `config.max_length`.
     """
+
+    config: TransformerConfig
+    config_class = TransformerConfig
+    saved_as: ClassVar = "Transformer"
+    stacks: ClassVar = {
+        "encoder": "num_encoder_layers",
+        "decoder": "num_decoder_layers",
+    }
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -198,95 +196,3 @@ class Transformer(nn.Module):
         memory = self.encode(source_ids)
         source_mask = padding_mask(source_ids, self.config.pad_id)
         return self.output(self.decode(target_ids, memory, source_mask))
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        """Write config and weights to one safetensors file, whole or not at all.
-
-        `metadata` goes with them, such as a tokenizer as JSON. The same weights and
-        metadata always give the same bytes. Code is not written: a part exchanged for
-        one with the same weights, such as another activation, is loaded as the plain
-        one.
-
-        Raises:
-            ValueError: naming a key of `metadata` that is reserved or has no text, or
-                a tensor that `load` would refuse: one that is not finite, or whose name
-                or shape is not the config's, or that is no longer tied as it says.
-        """
-        for key in ("config", "kind"):
-            if metadata and key in metadata:
-                raise ValueError(
-                    f"metadata may not have the key {key!r}, it is reserved"
-                )
-        config = json.dumps(dataclasses.asdict(self.config))
-        sketch = _one_layer(self.config)
-        tensors = loadable(self.state_dict(), sketch, **_layers(self.config))
-        write_checkpoint(Path(path), tensors, {**(metadata or {}), "config": config})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Transformer":
-        """Read a model that `save` wrote, in evaluation mode.
-
-        Raises:
-            ValueError: for a file that is missing, damaged, not ours or too new, and
-                when it is called of a subclass, whose code is not in the file.
-        """
-        if cls is not Transformer:
-            raise ValueError(f"a file holds a Transformer, not a {cls.__name__}")
-        return load_model(path)[0]
-
-
-def load_model(path: str | os.PathLike[str]) -> tuple[Transformer, dict[str, str]]:
-    """Read a model that `save` wrote and its metadata; the file is read once.
-
-    Everything about the file is checked before a model is handed out. The model is in
-    evaluation mode, with the dtypes of the file.
-
-    Raises:
-        ValueError: for a file that is missing, damaged, not ours or too new.
-    """
-    path = Path(path)
-    tensors, metadata = read_checkpoint(path)
-    try:
-        require_floats(tensors)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    if kind := metadata.get("kind"):
-        raise ValueError(f"{path} holds the model {kind}, no Transformer")
-    config, sketch = _read_config(path, metadata.pop("config", ""), len(tensors))
-    try:
-        model = restored(
-            lambda: Transformer(config), tensors, sketch, **_layers(config)
-        )
-    except ValueError as error:
-        raise ValueError(f"{path} does not match its config: {error}") from None
-    return model, metadata
-
-
-def _layers(config: TransformerConfig) -> dict[str, int]:
-    return {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-
-
-def _one_layer(config: TransformerConfig) -> Transformer:
-    """A model of this config but with one layer in each stack, on the meta device."""
-    with shapes_only():
-        return Transformer(
-            dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1)
-        )
-
-
-def _read_config(
-    path: Path, text: str, tensors: int
-) -> tuple[TransformerConfig, Transformer]:
-    """The config that a file describes, and `_one_layer` of it."""
-    try:
-        config = TransformerConfig(**json.loads(text))
-        if sum(_layers(config).values()) > tensors:
-            raise ValueError(f"more layers than the {tensors} tensors here")
-        return config, _one_layer(config)
-    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0][:300]
-        raise ValueError(f"{path} has a config that no model has: {reason}") from None

@@ -84,7 +84,7 @@ with torch.no_grad():
 
 # %% claim: Logits agree to within
 # null: the continuation of another prompt
-continued = greedy_search(LlamaDecoder(llama), ids[1:, :5], 30)[0]
+continued = greedy_search(PromptDecoder(llama), ids[1:, :5], 30)[0]
 
 # %% claim: Without positions all seeds
 # null: the input's positions bring nothing

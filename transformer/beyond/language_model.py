@@ -3,35 +3,26 @@
 Made from book/17-language-model.md: edit the chapter, not this file.
 """
 
-import dataclasses
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.checks import (
-    loadable,
     require_bool,
     require_dropout,
-    require_floats,
     require_ids,
     require_positive,
-    restored,
-    shapes_only,
 )
-from transformer.decoding.support import attention_class, require_followed
+from transformer.decoding.support import attention_class, require_followed, unwrap_to
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
 from transformer.multi_head import KeysValues
 from transformer.positional import PositionalEncoding
+from transformer.saved_model import SavedModel
 
 __all__ = [
     "LanguageModelConfig",
@@ -106,10 +97,7 @@ class LanguageModelConfig:
         return self.vocab_size + 1
 
 
-_Kind = TypeVar("_Kind", bound="LanguageModel")
-
-
-class LanguageModel(nn.Module):
+class LanguageModel(SavedModel):
     """Decoder-only language model: an encoder stack under a causal mask.
 
     From token ids, (batch, length), to a score for every token that could follow each
@@ -120,7 +108,9 @@ class LanguageModel(nn.Module):
             longer than `config.max_length`.
     """
 
-    config_class: ClassVar[type[LanguageModelConfig]] = LanguageModelConfig
+    config: LanguageModelConfig
+    config_class = LanguageModelConfig
+    stacks: ClassVar = {"encoder": "num_layers"}
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -155,99 +145,31 @@ class LanguageModel(nn.Module):
     def tie(self, _: object = None) -> None:
         """Make one weight again of those that share it, as after loading; here none."""
 
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        """Write config and weights to one safetensors file, whole or not at all.
-
-        A weight with two names is written once. `metadata` goes with them, code not: a
-        part exchanged for one with the same weights is loaded as the plain one.
-
-        Raises:
-            ValueError: naming a key of `metadata` that is reserved, or a tensor that
-                `load` would refuse.
-        """
-        config = json.dumps(dataclasses.asdict(self.config))
-        own = {"config": config, "kind": type(self).__name__}
-        for key in own.keys() & (metadata or {}).keys():
-            raise ValueError(f"metadata may not have the key {key!r}, it is reserved")
-        sketch = self._one_layer(self.config)
-        tensors = loadable(self.state_dict(), sketch, encoder=self.config.num_layers)
-        write_checkpoint(Path(path), tensors, {**(metadata or {}), **own})
-
-    @classmethod
-    def load(cls: type[_Kind], path: str | os.PathLike[str]) -> _Kind:
-        """Read a model that `save` of the same class wrote, in evaluation mode.
-
-        Raises:
-            ValueError: for a file that is missing, damaged, not ours or too new, or
-                the weights of another model.
-        """
-        path = Path(path)
-        tensors, metadata = read_checkpoint(path)
-        kind = metadata.get("kind", cls.__name__)
-        if kind != cls.__name__:
-            raise ValueError(f"{path} holds the model {kind}, no {cls.__name__}")
-        try:
-            require_floats(tensors)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        try:
-            text = metadata.get("config", "")
-            config = _read_config(cls.config_class, text, len(tensors))
-            sketch, layers = cls._one_layer(config), config.num_layers
-            return restored(lambda: cls(config), tensors, sketch, encoder=layers)
-        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).partition("\n")[0][:300]
-            raise ValueError(f"{path} holds no {cls.__name__}: {reason}") from None
-
-    @classmethod
-    def _one_layer(cls: type[_Kind], config: LanguageModelConfig) -> _Kind:
-        """A model of this config but with one layer, on the meta device."""
-        with shapes_only():
-            return cls(dataclasses.replace(config, num_layers=1))
-
-
-def _read_config(
-    config_class: type[LanguageModelConfig], text: str, tensors: int
-) -> LanguageModelConfig:
-    """The config that a file describes."""
-    try:
-        fields = json.loads(text)
-    except RecursionError:
-        raise ValueError("its config is nested too deeply") from None
-    config = config_class(**fields)
-    if config.num_layers > tensors:
-        raise ValueError(f"more layers than the {tensors} tensors here")
-    return config
-
 
 def append_tokens(
     layer: EncoderLayer,
     x: Float[Tensor, "rows new d_model"],
     past: KeysValues,
     positions: Int[Tensor, "rows new"],
-    attention: Any = None,
 ) -> Float[Tensor, "rows new d_model"]:
     """An encoder layer at new positions, over the keys and values of earlier ones.
 
     Writes the new keys and values into `past`, (rows, heads, room, d_k). Each position
-    attends to those up to its own, so that a whole prompt can come at once. `attention`
-    may stand for the layer's own, with its `keys_values` and `attend`.
+    attends to those up to its own, so that a whole prompt can come at once. Attention
+    that turns queries and keys (chapter 19) is told the positions.
     """
     rows, end = torch.arange(len(x), device=x.device)[:, None], int(positions.max()) + 1
     slots = torch.arange(end, device=x.device)
     mask = (slots <= positions[..., None])[:, None]  # (rows, 1, new, end)
-    attention = attention or layer.self_attention
+    attention: Any = layer.self_attention
+    at = (positions,) if getattr(attention, "rotary", None) is not None else ()
 
     def attend_to_past(x: Tensor) -> Tensor:
-        new = attention.keys_values(x, x)
+        new = attention.keys_values(x, x, *at)
         for store, fresh in zip(past, new, strict=True):
             store[rows, :, positions] = fresh.transpose(1, 2)
         kept = KeysValues(*(store[: len(x), :, :end] for store in past))
-        return cast("Tensor", attention.attend(x, kept, mask))
+        return cast("Tensor", attention.attend(x, kept, mask, *at))
 
     x = layer.residuals[0](x, attend_to_past)
     return layer.residuals[1](x, layer.feed_forward)
@@ -269,7 +191,9 @@ class PromptState:
     def append(self, ids: Int[Tensor, "rows new"]) -> Float[Tensor, "rows new d_model"]:
         """Hidden states of new tokens, each row's behind those that it has."""
         x, starts = self.model.embedding(ids), self.lengths.tolist()
-        if len(set(starts)) == 1:
+        if isinstance(self.model.position, nn.Identity):
+            pass  # no positions are added; attention may know them
+        elif len(set(starts)) == 1:
             x = self.model.position(x, starts[0])
         else:
             placed = zip(x.split(1), starts, strict=True)
@@ -308,21 +232,19 @@ class PromptDecoder:
     prompts are the sources, and the results are what follows them. A tensor of prompts
     is padded with the config's `pad_id`: 0 is a token like any other.
 
+    A compiled, distributed or averaged model is unwrapped.
+
     Raises:
-        ValueError: for anything but a LanguageModel whose positions are added to its
-            embeddings, and one in which a module has a forward pass or hooks of its
-            own, which the cache would pass over: at each `prefill` too.
+        ValueError: for anything but a LanguageModel, and one in which a module has a
+            forward pass or hooks of its own, which the cache would pass over: at each
+            `prefill` too.
     """
 
     # What a search reads of it: its config, its mode, and where its parameters are.
     model: Any
-    state_class: ClassVar[type[PromptState]] = PromptState
 
-    def __init__(self, model: LanguageModel) -> None:
-        if not isinstance(model, LanguageModel):
-            kind = type(model).__name__
-            raise ValueError(f"a PromptDecoder needs a LanguageModel, got a {kind}")
-        self.model = model
+    def __init__(self, model: nn.Module) -> None:
+        self.model = unwrap_to(LanguageModel, model)
         self._require_cacheable()
 
     def _require_cacheable(self) -> None:
@@ -330,14 +252,6 @@ class PromptDecoder:
         model = self.model
         require_followed("the model", model, LanguageModel)
         require_followed("encoder", model.encoder, Encoder)
-        attentions = [layer.self_attention for layer in model.encoder.layers]
-        turned = any(getattr(each, "rotary", None) for each in attentions)
-        followed = not turned and not isinstance(model.position, nn.Identity)
-        if self.state_class is PromptState and not followed:
-            raise ValueError(
-                f"a {type(self).__name__} needs positions added to the embeddings, got "
-                f"a {type(model).__name__} without; a Llama has its LlamaDecoder"
-            )
         for number, layer in enumerate(model.encoder.layers):
             name, attention = f"encoder.layers.{number}", layer.self_attention
             kind = attention_class(attention)
@@ -374,10 +288,10 @@ class PromptDecoder:
             kept = layer.self_attention.keys_values(token, token)
             room = (x.new_zeros(len(ids), x.size(1), needed, x.size(3)) for x in kept)
             past.append(KeysValues(*room))
-        state = self.state_class(model, past, torch.zeros_like(lengths))
+        state = PromptState(model, past, torch.zeros_like(lengths))
         hidden = state.append(ids)
         rows = torch.arange(len(ids), device=ids.device)
         logits = model.output(hidden[rows, lengths - 1])
         rows = rows.repeat_interleave(beam_size)
         past = [KeysValues(keys[rows], values[rows]) for keys, values in past]
-        return self.state_class(model, past, lengths[rows], logits[rows])
+        return PromptState(model, past, lengths[rows], logits[rows])

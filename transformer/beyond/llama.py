@@ -5,19 +5,10 @@ Made from book/19-since-2017.md: edit the chapter, not this file.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
 
-import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer.beyond.language_model import (
-    LanguageModel,
-    LanguageModelConfig,
-    PromptDecoder,
-    PromptState,
-    append_tokens,
-)
+from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.modern import (
     GroupedQueryAttention,
     RMSNorm,
@@ -32,13 +23,11 @@ from transformer.checks import (
     shapes_only,
     tie_parameters,
 )
-from transformer.encoder import EncoderLayer, Residual
-from transformer.multi_head import KeysValues
+from transformer.encoder import Residual
 
 __all__ = [
     "LlamaConfig",
     "Llama",
-    "LlamaDecoder",
     "from_llama",
     "to_llama",
 ]
@@ -90,8 +79,8 @@ class Llama(LanguageModel):
         ValueError: for token ids outside the vocabulary, of the wrong dtype or empty.
     """
 
-    config_class: ClassVar[type[LanguageModelConfig]] = LlamaConfig
     config: LlamaConfig
+    config_class = LlamaConfig
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
@@ -114,51 +103,6 @@ class Llama(LanguageModel):
         """Make the embedding table and the output projection one, if they are to be."""
         if self.config.tie_embeddings:
             tie_parameters(self, "embedding.weight", "output.weight")
-
-
-class _Placed:
-    """A layer's attention for tokens at given positions; `append_tokens` calls it."""
-
-    def __init__(
-        self, attention: GroupedQueryAttention, positions: Int[Tensor, "rows new"]
-    ) -> None:
-        self.attention, self.positions = attention, positions
-
-    def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
-        return self.attention.keys_values(key, value, self.positions)
-
-    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor) -> Tensor:
-        return self.attention.attend(query, keys_values, mask, self.positions)
-
-
-class _LlamaState(PromptState):
-    """Texts that a Llama continues: keys in the cache are turned already."""
-
-    def append(self, ids: Int[Tensor, "rows new"]) -> Float[Tensor, "rows new d_model"]:
-        """Hidden states of new tokens, each row's behind those that it has."""
-        x = self.model.embedding(ids)
-        positions = torch.arange(ids.size(1), device=ids.device) + self.lengths[:, None]
-        for each, past in zip(self.model.encoder.layers, self.past, strict=True):
-            layer = cast("EncoderLayer", each)
-            attention = cast("GroupedQueryAttention", layer.self_attention)
-            x = append_tokens(layer, x, past, positions, _Placed(attention, positions))
-        return self.model.encoder.norm(x)
-
-
-class LlamaDecoder(PromptDecoder):
-    """Cached decoding of a Llama, for every search of chapter 13.
-
-    Raises:
-        ValueError: for anything but a Llama.
-    """
-
-    state_class = _LlamaState
-
-    def __init__(self, model: Llama) -> None:
-        if not isinstance(model, Llama):
-            kind = type(model).__name__
-            raise ValueError(f"a LlamaDecoder needs a Llama, got a {kind}")
-        super().__init__(model)
 
 
 _LLAMA_NAMES = (

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, PromptDecoder
-from transformer.beyond.llama import Llama, LlamaDecoder
+from transformer.beyond.llama import Llama
 from transformer.checkpoint import read_checkpoint
 from transformer.checks import require_positive
 from transformer.decoding.search import sample
@@ -51,20 +52,19 @@ class TextGenerator:
     """A language model with its tokenizer: a prompt in, a longer text out.
 
     Raises:
-        ValueError: for anything but a LanguageModel, one that its decoder (that of a
-            Llama is `LlamaDecoder`) refuses, or a tokenizer of another size.
+        ValueError: for a model that `PromptDecoder` refuses, or a tokenizer of another
+            size.
     """
 
-    def __init__(self, model: LanguageModel, tokenizer: SubwordTokenizer) -> None:
-        self.decoder = (
-            LlamaDecoder(model) if isinstance(model, Llama) else PromptDecoder(model)
-        )
-        if tokenizer.vocab_size != model.config.vocab_size:
+    def __init__(self, model: nn.Module, tokenizer: SubwordTokenizer) -> None:
+        self.decoder = PromptDecoder(model)
+        self.model: LanguageModel = self.decoder.model
+        if tokenizer.vocab_size != self.model.config.vocab_size:
             raise ValueError(
-                f"the model has {model.config.vocab_size} tokens, "
+                f"the model has {self.model.config.vocab_size} tokens, "
                 f"but the tokenizer {tokenizer.vocab_size}"
             )
-        self.model, self.tokenizer = model, tokenizer
+        self.tokenizer = tokenizer
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "TextGenerator":

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
     "unwrap",
+    "unwrap_to",
     "attention_class",
     "require_followed",
     "has_global_hooks",
@@ -27,20 +28,36 @@ __all__ = [
 ]
 
 
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
 def unwrap(model: nn.Module) -> Transformer:
     """The Transformer inside a compiled, distributed or averaged model.
+
+    Raises:
+        ValueError: for what `unwrap_to` refuses.
+    """
+    other = " or a decoder (PromptDecoder for a language model)"
+    return unwrap_to(Transformer, model, other)
+
+
+def unwrap_to(kind: type[_Model], model: nn.Module, other: str = "") -> _Model:
+    """The model of a kind inside a compiled, distributed or averaged one.
+
+    `other` is what an error says that could be given, too.
 
     Raises:
         ValueError: for what neither is one nor holds one, or a wrapper that is not
             PyTorch's.
     """
     inner: object = model
-    while not isinstance(inner, Transformer):
+    while not isinstance(inner, kind):
         wrapper = inner
         inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
         if inner is None:
-            kind = type(model).__name__
-            raise ValueError(f"decoding needs a Transformer or a decoder, got a {kind}")
+            raise ValueError(
+                f"decoding needs a {kind.__name__}{other}, got a {type(model).__name__}"
+            )
         if not _is_known(wrapper):
             raise ValueError(
                 f"the model is inside a {type(wrapper).__name__}, whose own forward "

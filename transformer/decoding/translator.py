@@ -16,7 +16,7 @@ from torch import nn
 from transformer.checks import require_beam, require_positive
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import beam_search, greedy_search, require_length
-from transformer.model import Transformer, TransformerConfig, load_model
+from transformer.model import Transformer, TransformerConfig
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
@@ -76,7 +76,7 @@ class Translator:
             raise ValueError("a translator is in a file or a folder, got the name ''")
         path = Path(path)
         path = path / "model.safetensors" if path.is_dir() else path
-        model, metadata = load_model(path)
+        model, metadata = Transformer.load_with_metadata(path)
         joint = metadata.get("tokenizer")
         texts = [metadata.get(f"{side}_tokenizer") for side in ("source", "target")]
         try:

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.text_generator import TextGenerator, encode_text
 from transformer.checks import require_positive
 from transformer.decoding.step import evaluating
+from transformer.decoding.support import unwrap_to
 from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
@@ -185,7 +186,7 @@ def _summed_loss(
 
 def train_language_model(
     dataset: TextDataset,
-    model: LanguageModel,
+    model: nn.Module,
     config: TrainingConfig,
     folder: str | os.PathLike[str] | None = None,
     device: str = "cpu",
@@ -204,6 +205,7 @@ def train_language_model(
             refuses of a folder or a loss.
     """
     require_positive(checkpoint_every=checkpoint_every)
+    model = unwrap_to(LanguageModel, model)
     window = model.config.max_length
     tokens = min(config.micro_batch_tokens or config.batch_tokens, config.batch_tokens)
     if window > tokens:
