@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from bookkit.texts import alice
-from transformer import Transformer, TransformerConfig
+from transformer import LlamaConfig, Transformer, TransformerConfig
 from transformer.beyond.gpt2 import GPT2, LearnedPositions, from_gpt2, to_gpt2
 from transformer.beyond.language_model import (
     LanguageModel,
@@ -762,3 +762,51 @@ def test_the_stored_run_on_a_small_text() -> None:
     assert found["same_tokens"]
     assert found["weights_come_back"]
     assert found["largest_difference"] < 1e-5
+
+
+class _OwnTurn(MultiHeadAttention):
+    """Turns keys and queries by itself: a cache cannot tell it positions."""
+
+    def attend(self, query, keys_values, mask=None):
+        return super().attend(query, keys_values, mask)
+
+
+class _OwnPosition(nn.Identity):
+    """No identity."""
+
+    def forward(self, x):
+        return torch.roll(x, 3, -1)
+
+
+def test_positions_that_a_cache_would_lose_are_refused() -> None:
+    model = small()
+    model.position = nn.Identity()
+    PromptDecoder(model)  # none are added, and none are known
+    model.encoder.layers[0].self_attention = _OwnTurn(
+        model.config.d_model, model.config.num_heads
+    )
+    with pytest.raises(ValueError, match="cannot be told positions"):
+        PromptDecoder(model)
+    model = small()
+    model.position = _OwnPosition()
+    with pytest.raises(
+        ValueError, match="position, a _OwnPosition, has forward of its"
+    ):
+        PromptDecoder(model)
+    model.position = nn.Dropout(0.1)
+    with pytest.raises(ValueError, match="position is of the class Dropout"):
+        PromptDecoder(model)
+
+
+def test_a_config_that_the_file_could_not_give_back_is_not_written(tmp_path) -> None:
+    sizes = {
+        "d_model": 16,
+        "num_heads": 2,
+        "num_layers": 1,
+        "d_ff": 16,
+        "max_length": 8,
+    }
+    model = LanguageModel(LlamaConfig(9, num_kv_heads=1, **sizes))
+    with pytest.raises(ValueError, match="a LanguageModel has no LlamaConfig"):
+        model.save(tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())

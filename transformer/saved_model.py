@@ -64,6 +64,11 @@ class SavedModel(nn.Module):
         kind: Any = next(known, type(self))
         if kind.__name__ != _UNNAMED:
             own["kind"] = kind.__name__
+        try:
+            kind.config_class(**dataclasses.asdict(self.config))
+        except TypeError as error:
+            what = type(self.config).__name__
+            raise ValueError(f"a {kind.__name__} has no {what}: {error}") from None
         one_layer, layers = kind._one_layer(self.config), kind._layers(self.config)
         tensors = loadable(self.state_dict(), one_layer, **layers)
         write_checkpoint(Path(path), tensors, {**(metadata or {}), **own})
@@ -71,6 +76,8 @@ class SavedModel(nn.Module):
     @classmethod
     def load(cls: type[_Model], path: str | os.PathLike[str]) -> _Model:
         """Read a model that `save` of the same class wrote, in evaluation mode.
+
+        A subclass of the Transformer is saved as one: `Transformer.load` reads it.
 
         Raises:
             ValueError: for a file that is missing, damaged, not ours or too new, or
@@ -90,7 +97,8 @@ class SavedModel(nn.Module):
         path = Path(path)
         tensors, metadata = read_checkpoint(path)
         if (kind := metadata.pop("kind", _UNNAMED)) != cls.__name__:
-            raise ValueError(f"{path} holds the model {kind}, no {cls.__name__}")
+            other = kind.encode("unicode_escape").decode()[:80]
+            raise ValueError(f"{path} holds the model {other}, no {cls.__name__}")
         what = ""
         try:
             require_floats(tensors)

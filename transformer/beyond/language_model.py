@@ -16,11 +16,16 @@ from transformer.checks import (
     require_ids,
     require_positive,
 )
-from transformer.decoding.support import attention_class, require_followed, unwrap_to
+from transformer.decoding.support import (
+    attention_class,
+    require_followed,
+    require_places,
+    unwrap_to,
+)
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
-from transformer.multi_head import KeysValues
+from transformer.multi_head import KeysValues, MultiHeadAttention
 from transformer.positional import PositionalEncoding
 from transformer.saved_model import SavedModel
 
@@ -175,6 +180,11 @@ def append_tokens(
     return layer.residuals[1](x, layer.feed_forward)
 
 
+def _adds_none(position: nn.Module) -> bool:
+    """Whether an identity stands where positions are added, compiled or not."""
+    return isinstance(getattr(position, "_orig_mod", position), nn.Identity)
+
+
 @dataclass
 class PromptState:
     """Texts that are being continued: keys and values, lengths, and the next logits.
@@ -191,8 +201,8 @@ class PromptState:
     def append(self, ids: Int[Tensor, "rows new"]) -> Float[Tensor, "rows new d_model"]:
         """Hidden states of new tokens, each row's behind those that it has."""
         x, starts = self.model.embedding(ids), self.lengths.tolist()
-        if isinstance(self.model.position, nn.Identity):
-            pass  # no positions are added; attention may know them
+        if _adds_none(self.model.position):
+            pass  # attention may know positions
         elif len(set(starts)) == 1:
             x = self.model.position(x, starts[0])
         else:
@@ -257,6 +267,21 @@ class PromptDecoder:
             kind = attention_class(attention)
             require_followed(name, layer, EncoderLayer)
             require_followed(f"{name}.self_attention", attention, kind)
+            own = type(getattr(attention, "_orig_mod", attention))
+            plain = all(
+                getattr(own, method) is getattr(MultiHeadAttention, method)
+                for method in ("keys_values", "attend")
+            )
+            told = plain or hasattr(attention, "rotary")
+            if _adds_none(model.position) and not told:
+                raise ValueError(
+                    f"{name}.self_attention is a {own.__name__}, which cannot be told "
+                    "positions, and none are added to the embeddings"
+                )
+        if _adds_none(model.position):
+            require_followed("position", model.position, nn.Identity)
+        else:
+            require_places(model.position)
 
     def prefill(
         self,

@@ -269,12 +269,19 @@ class FastState:
             self.ancestry = self.ancestry[sources]
 
 
+def _diagonals(weight: Tensor) -> list[Tensor]:
+    """A view of one number of each row, in another column each time; or of a bias."""
+    if weight.dim() < 2:
+        return [weight]
+    return [block.diagonal() for block in weight.split(weight.size(1))]
+
+
 class FastDecoder:
     """A model packed for fast decoding: searches are to find what plain ones find.
 
     The weights are packed at the first search, and again at the next one
     after they have changed, in place or by replacement. A change through `.data` or by
-    a fused optimiser is noticed by the first number of each row, and in all of a bias:
+    a fused optimiser is noticed by one number of each row, and in all of a bias:
     make a new FastDecoder after any other. What packed weights cannot follow exactly
     is decoded by the plain cache instead: half precision and autocast, modules with
     hooks, and those that are not the book's own (LoRA, quantisation, another
@@ -344,7 +351,7 @@ class FastDecoder:
         """Pack the weights, unless those that are packed are still the model's.
 
         PyTorch counts the changes of each tensor, but not those through `.data` or by a
-        fused optimiser: the first number of each row is compared as well. Of a model
+        fused optimiser: one number of each row is compared as well. Of a model
         made in inference mode no changes are counted: all numbers are compared. What
         norms have beside weights is compared, too, and the number of heads.
         """
@@ -374,7 +381,7 @@ class FastDecoder:
             self.output = PackedLinear.pack(self.model.output)
         views = [weight.detach() for weight in weights]
         if counted:
-            views = [view[:, 0] if view.dim() > 1 else view for view in views]
+            views = [one for view in views for one in _diagonals(view)]
         self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)
         # Last: another thread may look at them. Weights are kept, so their ids stay.

@@ -22,6 +22,7 @@ __all__ = [
     "unwrap_to",
     "attention_class",
     "require_followed",
+    "require_places",
     "has_global_hooks",
     "require_cacheable",
     "packable_weights",
@@ -56,7 +57,7 @@ def unwrap_to(kind: type[_Model], model: nn.Module, other: str = "") -> _Model:
         inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
         if inner is None:
             raise ValueError(
-                f"decoding needs a {kind.__name__}{other}, got a {type(model).__name__}"
+                f"this needs a {kind.__name__}{other}, got a {type(model).__name__}"
             )
         if not _is_known(wrapper):
             raise ValueError(
@@ -137,13 +138,21 @@ def require_cacheable(model: Transformer) -> None:
         for part in ("self_attention", "cross_attention"):
             attention = getattr(layer, part)
             require_followed(f"{name}.{part}", attention, attention_class(attention))
+    require_places(model.position)
+
+
+def require_places(position: nn.Module) -> None:
+    """Refuse a module that cannot add the position of one token at a time.
+
+    Raises:
+        ValueError: for a forward that cannot be called as (x, start).
+    """
     try:
-        inspect.signature(model.position.forward).bind(None, 0)
+        inspect.signature(position.forward).bind(None, 0)
     except TypeError:
-        kind = type(model.position)
         raise ValueError(
-            f"position is of the class {kind.__name__}, whose forward cannot be called "
-            "as (x, start): cached decoding adds the position of one token at a time"
+            f"position is of the class {type(position).__name__}, whose forward cannot "
+            "be called as (x, start): cached decoding adds one position at a time"
         ) from None
 
 
