@@ -15,7 +15,6 @@ import torch
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
@@ -80,12 +79,8 @@ def drawn(figure: Figure, alt: str, phone: bool = True) -> InlineFigure:
         raise ValueError("a figure needs alt text: what it shows, and the finding")
     svg = _themed(_saved(figure), alt)
     if phone and figure.get_figwidth() > PHONE + 0.3:
-        size, places = figure.get_size_inches(), _places(figure)
         _narrow(figure)
         small = _themed(_saved(figure), alt)
-        figure.set_size_inches(*size)
-        for ax, place in places:
-            ax.set_subplotspec(place)
         small = small.replace('class="figure"', 'class="figure phone"', 1)
         svg += small.replace('style="', 'style="display:none;', 1)  # in a notebook
     plt.close(figure)
@@ -96,11 +91,6 @@ def _saved(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
-
-
-def _places(figure: Figure) -> list[tuple[Axes, SubplotSpec]]:
-    found = [(ax, ax.get_subplotspec()) for ax in figure.axes]
-    return [(ax, place) for ax, place in found if place is not None]
 
 
 def _narrow(figure: Figure) -> None:

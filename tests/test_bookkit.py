@@ -65,6 +65,33 @@ def test_the_style_sheet_finds_the_squares_of_a_heat_map(shown) -> None:
     assert not re.search(r'id="[^"]*heat"', svg)
 
 
+def test_a_map_of_weights_is_amber_and_an_exact_zero_is_empty(shown) -> None:
+    for options in ({"weights": True}, {"hollow": True}, {}):
+        _, ax = plt.subplots()
+        heatmap(ax, torch.tensor([[0.5, 0.0]]), **options)
+        show(ax.figure, alt="Two squares.", phone=False)
+    amber, hollow, full = (each._repr_html_() for each in shown)
+    assert [svg.count('<g class="heat">') for svg in (amber, hollow, full)] == [1, 1, 2]
+    assert re.findall(r"var\(--fig-(\d)", amber) == ["5"]
+    assert re.findall(r"var\(--fig-(\d)", hollow) == ["1"]
+
+
+def test_a_wide_figure_is_drawn_again_for_a_phone(shown) -> None:
+    _, axes = plt.subplots(1, 2, figsize=(6, 2), sharey=True)
+    axes[0].set(ylabel="loss")
+    show(axes[0].figure, alt="Two panels.")
+    for width, phone in ((4, True), (6, False)):
+        show(plt.figure(figsize=(width, 3)), alt="Nothing.", phone=phone)
+    show(plt.figure(figsize=(6, 2)), alt="Nothing.")
+    twice, narrow, kept, empty = (each._repr_html_() for each in shown)
+    assert [svg.count("<svg") for svg in (twice, narrow, kept, empty)] == [2, 1, 1, 2]
+    wide, small = re.findall(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"', twice)
+    assert float(wide[0]) > float(small[0])  # a notebook shows the first alone
+    assert float(wide[1]) < float(small[1])  # one panel below the other
+    assert twice.count("display:none") == 1
+    assert twice.index("display:none") > twice.index("<svg", 5)
+
+
 def test_letters_over_a_map_stand_upright_and_words_lean() -> None:
     weights = torch.full((2, 2), 0.5)
     assert "rotate(" not in AttentionView(weights, ["a", "b"])._repr_html_()

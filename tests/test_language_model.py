@@ -536,7 +536,7 @@ CHANGES = {
     patched: r"encoder.layers.0, a EncoderLayer, has forward of its own",
     shared: r"encoder.layers.0.self_attention, a GroupedQuery\w+, has hooks of its own",
     doubled: r"encoder.layers.1.self_attention, a Twice, has forward of its own",
-    foreign: r"encoder.layers.1.self_attention must be .*, got MultiheadAtt",
+    foreign: r"encoder.layers.1.self_attention must be .* MultiHeadA\w+, got Multihead",
 }
 
 

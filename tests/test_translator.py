@@ -169,7 +169,9 @@ def test_wrapped_models_are_unwrapped(joint, subwords):
     translator = Translator(wrapped, subwords, subwords)
     assert translator.model is wrapped.module
     assert translator.translate("le chat") == joint.translate("le chat")
-    with pytest.raises(ValueError, match=r"needs a Transformer .* got a Linear"):
+    with pytest.raises(
+        ValueError, match=r"needs a Transformer or a decoder \(.*\), got a Lin"
+    ):
         Translator(nn.Linear(2, 2), subwords, subwords)
 
 

@@ -320,3 +320,7 @@ gpt2["largest_difference"] = 2e-5
 # %% claim: In the stored comparison
 # null: one token, over and over
 gpt2["different_tokens"] = 1
+
+# %% claim: On *Alice* counts are ahead
+# null: a second letter brings nothing
+counted[3] = counted[2]
