@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from transformer.checks import (
-    load_strictly,
     optional_import,
     require_beam,
     require_dropout,
@@ -17,10 +16,9 @@ from transformer.checks import (
     require_pairs,
     require_positive,
     require_probability,
-    restored,
-    shapes_only,
 )
 from transformer.model import Transformer, TransformerConfig
+from transformer.named_weights import load_strictly, restored, shapes_only
 
 pytestmark = pytest.mark.plain
 

@@ -69,22 +69,20 @@ def type_in(monkeypatch, data, kind=io.TextIOWrapper):
 # Real processes
 
 
-def test_the_running_sentence_from_any_folder(tmp_path):
-    process = start("translate", "Jane visite l'Afrique en septembre", cwd=tmp_path)
-    output, errors = process.communicate(timeout=240)
-    assert (process.returncode, errors) == (0, b"")
-    assert output == b"Jane visits Africa in September\n"
-
-
-def test_no_compiler_is_imported_to_translate():
+def test_the_running_sentence_from_any_folder_without_a_compiler(tmp_path):
     """PyTorch's takes a second; a model is made without it, and so is a decoder."""
-    code = (
-        "import sys; from transformer import FastDecoder, Translator, greedy_search; "
-        "model = Translator.phrasebook().model; "
-        "greedy_search(FastDecoder(model), [[3, 4]], 4); "
-        "sys.exit('torch._dynamo' in sys.modules)"
+    sentence, told = (
+        "Jane visite l'Afrique en septembre",
+        {"PYTHONPROFILEIMPORTTIME": "1"},
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+    process = start("translate", sentence, cwd=tmp_path, **told)
+    output, errors = process.communicate(timeout=240)
+    imports = errors.decode().splitlines()
+    assert all(line.startswith("import time:") for line in imports), imports
+    assert (process.returncode, output) == (0, b"Jane visits Africa in September\n")
+    imported = {line.rpartition("|")[2].strip() for line in imports}
+    assert "transformer.decoding.fast" in imported
+    assert "torch._dynamo" not in imported
 
 
 def test_a_pipe_is_answered_line_by_line_and_may_break():

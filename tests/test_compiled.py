@@ -11,7 +11,7 @@ from tests.test_search import random_case, random_model
 from transformer.decoding import compiled
 from transformer.decoding.compiled import CompiledDecoder, CompiledState
 from transformer.decoding.fast import FastState
-from transformer.decoding.search import greedy_search
+from transformer.decoding.search import beam_search, greedy_search
 from transformer.decoding.step import CachedState
 
 pytestmark = pytest.mark.plain  # the checker of shapes is not compiled
@@ -66,20 +66,50 @@ def test_each_logit_is_the_whole_models(as_written, beam_size, alike) -> None:
             tokens = torch.cat((tokens[parents], new), dim=1)
 
 
+NIGHTLY = pytest.mark.nightly  # what is slower to compile
+
+
 @pytest.mark.parametrize(
-    "large", [False, pytest.param(True, marks=pytest.mark.nightly)]
+    "who",
+    [
+        "PyTorch",
+        pytest.param("the compiler", marks=NIGHTLY),
+        pytest.param("oneDNN", marks=NIGHTLY),
+    ],
 )
-def test_compiled_code_decodes_the_same(monkeypatch, large) -> None:
+def test_compiled_code_decodes_the_same(monkeypatch, who) -> None:
     """For one source and many, of any length, with any beam."""
-    if large:  # as for a larger model, on a processor that is not Intel's
+    if who == "oneDNN":  # as for a larger model, on a processor that is not Intel's
         monkeypatch.setattr(compiled, "_LARGE", 1)
         monkeypatch.setattr("transformer.onednn._INTELS", False)
+    if who == "the compiler":  # for any number of rows, not for few alone
+        monkeypatch.setattr(compiled, "_FEW", 99)
     model = random_model(3, num_decoder_layers=1)
     decoder = CompiledDecoder(model)
-    for batch, beam_size in (([[3, 4, 5]], 3), (BATCH + [[8, 3, 9, 5, 7]] * 5, 4)):
-        agree(model, batch, beam_size=beam_size, decoder=decoder)
-    agree(model, [[3]], 1, beam_size=1, decoder=decoder)
-    assert [*decoder._steps] == ["the compiler", "oneDNN" if large else "PyTorch"]
+    agree(model, BATCH + [[8, 3, 9, 5, 7]] * 5, beam_size=4, decoder=decoder)
+    for batch, length in (([[3, 4, 5]], 8), ([[3]], 1)):
+        how = batch, length, 5, 0.6
+        assert beam_search(decoder, *how) == beam_search(model, *how)
+    if who == "the compiler":
+        agree(model, [[3, 4, 5]], beam_size=3, decoder=decoder)
+        agree(model, [[3]], 1, beam_size=1, decoder=decoder)
+    assert [*decoder._steps] == [who]
+
+
+def test_who_makes_the_products_depends_on_the_rows(monkeypatch, as_written) -> None:
+    monkeypatch.setattr(compiled, "onednn_pays", lambda weight: True)
+    decoder = CompiledDecoder(random_model(3))
+    for rows, large, whose in (
+        (4, 1, ["the compiler"]),
+        (5, 2**23, ["the compiler", "PyTorch"]),
+        (5, 1, ["the compiler", "PyTorch", "oneDNN"]),
+        (1, 1, ["the compiler", "PyTorch", "oneDNN"]),
+    ):
+        monkeypatch.setattr(compiled, "_LARGE", large)
+        decoder.prefill(SOURCE.repeat(rows, 1), 4)
+        assert [*decoder._steps] == whose
+    last = [step.output is not None for step in decoder._steps.values()]
+    assert last == [False, True, True]  # few rows need no product but the compiled
 
 
 def test_the_default_dtype_does_not_matter(as_written) -> None:

@@ -269,6 +269,7 @@ def test_a_decoder_layer_equals_torchs(
     decoders_agree(ours, theirs.to(dtype), masks, target, source, dtype, tolerance)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @each_precision
 @each_depth
 @each_order
@@ -313,6 +314,7 @@ def our_model(theirs, heads, width, inner, depths, last, norm_first) -> Stacks:
     return Stacks(ours)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @each_precision
 @each_depth
 @pytest.mark.parametrize(

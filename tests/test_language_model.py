@@ -155,6 +155,7 @@ def uncached(model, prompt, count, eos_id=None):
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 0]]
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("kind", [LanguageModel, GPT2])
 @pytest.mark.parametrize("seed", range(3))
 def test_cached_generation_is_uncached(kind, seed) -> None:
@@ -212,6 +213,7 @@ def test_beams_do_not_mix_and_one_is_greedy() -> None:
     assert beam_search(decoder, PROMPTS, 10, 1) == greedy_search(decoder, PROMPTS, 10)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_samples_have_the_models_probabilities() -> None:
     model = small()
     generator = torch.Generator().manual_seed(0)

@@ -139,6 +139,7 @@ def test_every_head_is_listed_once() -> None:
     assert list(attention_layers(model)) == list(AttentionMaps._fields)
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @given(models(), token_ids(), st.data())
 def test_an_ablated_head_is_one_whose_output_weights_are_zero(
     model, source, data

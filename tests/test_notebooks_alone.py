@@ -1,14 +1,18 @@
-"""Run notebooks where nothing of the book is, but a wheel beside them."""
+"""What the wheel holds; notebooks run where nothing of the book is but the wheel."""
 
+import importlib.util
+import json
 import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
-from test_packaging import build_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 # It draws and reads stored results.
@@ -26,10 +30,58 @@ print(*(each.__file__ for each in (bookkit, transformer)), bookkit.stored.FOLDER
 pytestmark = pytest.mark.plain
 
 
+def build_wheel(folder: Path) -> Path:
+    """The wheel, built from a copy of what it is made of."""
+    backend = pytest.importorskip("setuptools")
+    if int(backend.__version__.partition(".")[0]) < 77:
+        pytest.skip("the setuptools here is older than the build needs")
+    source, out = folder / "source", folder / "out"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
+        shutil.copy(ROOT / name, source)
+    for name in ("transformer", "bookkit", "benchmarks/results"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(out)]
+    subprocess.run([*command, str(source)], check=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The book's wheel."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files."""
+    site = tmp_path_factory.mktemp("site")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def test_the_wheel_holds_what_it_needs(unpacked: Path) -> None:
+    for top in ("transformer", "bookkit"):
+        for path in (ROOT / top).rglob("*"):
+            kinds = ".css .html .js .mplstyle .py .safetensors .txt .typed"
+            if path.suffix in kinds.split():
+                assert (unpacked / path.relative_to(ROOT)).exists(), path
+
+
+def test_stored_results_are_found_in_the_wheel(unpacked: Path) -> None:
+    spec = importlib.util.spec_from_file_location(
+        "stored_in_the_wheel", unpacked / "bookkit" / "stored.py"
+    )
+    stored = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stored)
+    assert stored.FOLDER.is_relative_to(unpacked)
+    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+        assert stored.results(path.stem) == json.loads(path.read_text("utf-8"))
+    with pytest.raises(ValueError, match="no results are stored as 'nothing'"):
+        stored.results("nothing")
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

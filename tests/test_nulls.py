@@ -22,71 +22,61 @@ HALF = "# %% claim: It is a half\n# null: chance\nhalf = 0.4\n"
 ONE = "# %% claim: It is no more\n# null: all\nhalf = 2\n"
 
 
-def found(
-    root: Path, texts: list[str], *options: str
-) -> subprocess.CompletedProcess[str]:
-    """What the tool makes of a chapter with each of these texts of nulls."""
+def write(root: Path, texts: list[str]) -> None:
+    """A book with a chapter for each of these texts of nulls."""
     for folder in ("book/notebooks", "tests/nulls"):
         (root / folder).mkdir(parents=True)
     for number, text in enumerate(texts, start=1):
         (root / "book" / f"0{number}-small.md").write_text(CHAPTER)
         (root / "tests" / "nulls" / f"0{number}-small.py").write_text(text)
-    command = [sys.executable, ROOT / "tools" / "nulls.py", "--root", root, *options]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a null runs in a fork")
-
-
-def test_claims_that_fail_under_their_nulls(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a null runs in a fork")
+def test_claims_are_tried_under_their_nulls(tmp_path: Path) -> None:
     """A function of the chapter reads the null's value, and the chapter its own.
 
-    An error can be expected.
+    An error can be expected. A claim that does not fail is named.
     """
     expected = ONE.replace("half = 2", "# raises: TypeError\nhalf = 'two'")
-    done = found(tmp_path, [HALF + ONE, HALF + expected])
-    assert done.returncode == 0
-    assert done.stdout.splitlines() == [
-        "01-small: 2 nulls, 0 problems",
-        "02-small: 2 nulls, 0 problems",
-    ]
+    wrong = "".join(ONE.replace("2", half) for half in ("0.9", "1 / 0", "'two'"))
+    write(tmp_path, [HALF + ONE + expected, HALF + wrong])
+    command = [sys.executable, ROOT / "tools" / "nulls.py", "--root", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    for line, begins in zip(
+        done.stdout.splitlines(),
+        [
+            "01-small: 3 nulls, 0 problems",
+            "02-small: 4 nulls, 3 problems",
+            "  passes under 'all': It is no more …",
+            "  the null raises ZeroDivisionError",
+            "  the claim raises TypeError",
+        ],
+        strict=True,
+    ):
+        assert line.startswith(begins)
 
 
-def test_claims_and_nulls_are_matched(tmp_path: Path) -> None:
+def test_claims_and_nulls_are_matched(tmp_path: Path, capsys) -> None:
     texts = [
         HALF,
         HALF + ONE + HALF.replace("a half", "a third"),
         HALF + ONE.replace(" no more", ""),
+        HALF + ONE,
     ]
-    done = found(tmp_path, texts, "--check")
-    assert done.returncode == 1
-    assert done.stdout.splitlines() == [
+    write(tmp_path, texts)
+    check = ["--root", str(tmp_path), "--check"]
+    assert nulls.main(check) == 1
+    assert capsys.readouterr().out.splitlines() == [
         "01-small: 1 nulls, 1 problems",
         "  no null for: It is no more than one.",
         "02-small: 3 nulls, 1 problems",
         "  0 claims begin with: It is a third",
         "03-small: 2 nulls, 1 problems",
         "  2 claims begin with: It is",
+        "04-small: 2 nulls, 0 problems",
     ]
-
-
-def test_a_claim_that_does_not_fail_is_named(tmp_path: Path) -> None:
-    halves = "0.9", "1 / 0", "'two'"
-    done = found(tmp_path, [HALF + ONE.replace("2", half) for half in halves])
-    assert done.returncode == 1
-    for line, expected in zip(
-        done.stdout.splitlines(),
-        [
-            "01-small: 2 nulls, 1 problems",
-            "  passes under 'all': It is no more …",
-            "02-small: 2 nulls, 1 problems",
-            "  the null raises ZeroDivisionError",
-            "03-small: 2 nulls, 1 problems",
-            "  the claim raises TypeError",
-        ],
-        strict=True,
-    ):
-        assert line.startswith(expected)
+    assert nulls.main([*check, "04-small"]) == 0
 
 
 @pytest.mark.parametrize("chapter", chapters(ROOT), ids=lambda chapter: chapter.stem)

@@ -1,15 +1,13 @@
 """What is declared, and what a wheel holds."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import json
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
-import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -62,6 +60,15 @@ def imported(source: str) -> set[str]:
     }
 
 
+@functools.cache
+def imports_of(path: Path) -> set[str]:
+    """The packages that a module or a notebook imports."""
+    return imported(code_of(path)) - LOCAL - set(sys.stdlib_module_names)
+
+
+homes_of_packages = functools.cache(packages_distributions)
+
+
 def code_of(path: Path) -> str:
     if path.suffix == ".py":
         return path.read_text(encoding="utf-8")
@@ -80,10 +87,10 @@ def test_every_import_is_declared(folder: str) -> None:
         if path.suffix in (".py", ".ipynb") and ".venv" not in path.parts
     ]
     known = declared(NEEDS[folder])
-    homes = packages_distributions()
+    homes = homes_of_packages()
     undeclared = set()
     for path in files:
-        for name in imported(code_of(path)) - LOCAL - set(sys.stdlib_module_names):
+        for name in imports_of(path):
             ours = f"{name}.py" in {file.name for file in files} or any(
                 (ROOT / place / f"{name}.py").exists()
                 for place in ("tools", "tests", "benchmarks", "book/_ext")
@@ -98,10 +105,10 @@ def test_every_import_is_declared(folder: str) -> None:
 def test_notebooks_need_the_extra_book_alone() -> None:
     """And what the package offers with `[train]` is asked for by name, not imported."""
     assert set(EXTRAS["train"]) <= set(EXTRAS["book"])
-    homes = packages_distributions()
+    homes = homes_of_packages()
     known = declared(["book"])
     for path in (ROOT / "book" / "notebooks").rglob("*.ipynb"):
-        for name in imported(code_of(path)) - LOCAL - set(sys.stdlib_module_names):
+        for name in imports_of(path):
             assert {home.lower() for home in homes[name]} & known, (path.stem, name)
 
 
@@ -121,82 +128,24 @@ def test_constraints_name_everything_that_is_declared() -> None:
         assert sorted(wanted - pinned) == [], file
 
 
-def build_wheel(folder: Path) -> Path:
-    """The wheel, built from a copy of what it is made of."""
-    backend = pytest.importorskip("setuptools")
-    if int(backend.__version__.partition(".")[0]) < 77:
-        pytest.skip("the setuptools here is older than the build needs")
-    source, out = folder / "source", folder / "out"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
-        shutil.copy(ROOT / name, source)
-    for name in ("transformer", "bookkit", "benchmarks/results"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(out)]
-    subprocess.run([*command, str(source)], check=True)
-    (built,) = out.glob("*.whl")
-    return built
+def test_bookkit_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts_of(package: str) -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] == package]
 
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's files, unpacked."""
-    folder = tmp_path_factory.mktemp("wheel")
-    zipfile.ZipFile(build_wheel(folder)).extractall(folder / "site")
-    return folder / "site"
-
-
-def test_the_wheel_holds_what_it_needs(wheel: Path) -> None:
-    for top in ("transformer", "bookkit"):
-        for path in (ROOT / top).rglob("*"):
-            kinds = ".css .html .js .mplstyle .py .safetensors .txt .typed"
-            if path.suffix in kinds.split():
-                assert (wheel / path.relative_to(ROOT)).exists(), path
-
-
-def test_stored_results_are_found_in_the_wheel(wheel: Path) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "stored_in_the_wheel", wheel / "bookkit" / "stored.py"
-    )
-    stored = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(stored)
-    assert stored.FOLDER.is_relative_to(wheel)
-    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
-        assert stored.results(path.stem) == json.loads(path.read_text("utf-8"))
-    with pytest.raises(ValueError, match="no results are stored as 'nothing'"):
-        stored.results("nothing")
-
-
-WITHOUT = """
-import sys, traceback
-for missing in ("IPython", "matplotlib"):
-    for name in [each for each in sys.modules if each.startswith("bookkit")]:
-        del sys.modules[name]
-    sys.modules[missing] = None
-    try:
-        from bookkit import show
-    except ImportError:
-        traceback.print_exc()
-    del sys.modules[missing]
-"""
-
-
-def test_bookkit_says_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True
-    )
-    said = [line for line in done.stderr.splitlines() if line[:1].strip()]
-    assert said == [
-        line
-        for missing in ("IPython", "matplotlib")
-        for line in (
-            "Traceback (most recent call last):",
-            f"ImportError: bookkit needs {missing}: "
-            "pip install 'tested-transformer[book]'",
+    for missing in ("IPython", "matplotlib"):
+        with monkeypatch.context() as without:
+            for name in parts_of("bookkit"):
+                without.delitem(sys.modules, name)
+            for name in {missing, *parts_of(missing)}:
+                without.setitem(sys.modules, name, None)
+            with pytest.raises(ImportError) as caught:
+                from bookkit import show  # noqa: F401
+            for name in parts_of("bookkit"):
+                del sys.modules[name]
+        assert str(caught.value) == (
+            f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
         )
-    ]
+        assert caught.value.__context__ is None  # that is all
 
 
 def test_the_version_is_that_of_pyproject() -> None:

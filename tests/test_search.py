@@ -141,6 +141,7 @@ def test_beam_search_is_the_uncached_one_in_any_company(rng):
     assert found == [uncached_beam(model, source, longest, *how) for source in batch]
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_beam_wide_enough_for_all_finds_the_best_of_all(length_penalty, seed):
@@ -304,6 +305,7 @@ def test_a_padded_tensor_is_searched_as_its_lists_are(search, dtype):
     assert as_batch(model, lists, 8).equal(padded[:, :3])
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_special_ids_come_from_the_config():
     model = random_model(seed=1, sharp=3, pad_id=6, bos_id=7, eos_id=8).double().eval()
     for source in ([0, 1, 2], [3], [9, 10, 4, 5]):
@@ -420,6 +422,7 @@ class LowRank(nn.Linear):
         return super().forward(x) + super().forward(x.roll(1, dims=-1)) / 2
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_every_linear_map_is_called_as_it_is():
     """With LoRA, or a hook, on any map the search still follows the whole model."""
     linear = [

@@ -248,6 +248,11 @@ def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
     assert len(greedy_search(decoder, ids, 3)[0]) == 3
 
 
+def weights():
+    """Under the names of `transformers`, without a second for its import."""
+    return to_llama(Llama(SMALL))
+
+
 @pytest.mark.plain
 @pytest.mark.parametrize(
     ("make", "said"),
@@ -305,7 +310,7 @@ def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
         *(
             (
                 lambda name=name: from_llama(
-                    {**theirs().state_dict(), name: theirs().state_dict()[name].half()},
+                    {**weights(), name: weights()[name].half()},
                     num_heads=4,
                 ),
                 f"{name} is torch.float16 beside torch.float32, expected one dtype",
@@ -315,7 +320,7 @@ def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
         (
             lambda: from_llama(
                 {
-                    **theirs().state_dict(),
+                    **weights(),
                     "model.layers.0.self_attn.q_proj.weight": torch.ones(48, 64),
                 },
                 num_heads=4,
@@ -328,12 +333,12 @@ def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
         ),
         (
             lambda: from_llama(
-                {**theirs().state_dict(), "model.layers.0.self_attn.q_norm.weight": x},
+                {**weights(), "model.layers.0.self_attn.q_norm.weight": x},
                 num_heads=4,
             ),
             "q_norm",
         ),
-        (lambda: from_llama(theirs().state_dict(), 5), "num_heads must divide d_model"),
+        (lambda: from_llama(weights(), 5), "num_heads must divide d_model"),
         (lambda: to_llama(nn.Linear(1, 1)), "to_llama needs a Llama, got a Linear"),
     ],
 )

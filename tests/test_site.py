@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, Request
 from pypdf import PdfReader
 
 from bookkit import OneNumber
@@ -46,6 +46,18 @@ PLAIN = """() => {
 }"""
 
 OPEN = "document.querySelectorAll('details.fold').forEach(e => { e.open = true })"
+
+# A word of code has its kind's colour: of each kind, and kind of cell, three are kept.
+# Of what is one letter long axe says nothing.
+THREE_OF_A_KIND = """() => {
+  const seen = new Map();
+  for (const e of document.querySelectorAll("div.cell_input pre span[class]")) {
+    const kind = `${e.closest(".cell").className} ${e.className}`;
+    if (seen.get(kind) === 3 || e.innerText.trim().length < 2) e.remove();
+    else seen.set(kind, (seen.get(kind) ?? 0) + 1);
+  }
+  return seen.size;
+}"""
 
 # What a page must not hold. Each returns a list of complaints.
 TOO_WIDE = """() => {
@@ -137,10 +149,41 @@ def watched(
     context.close()
 
 
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A wide page for looking at one thing."""
+@pytest.fixture(scope="session")
+def window(browser: Browser) -> Iterator[Page]:
+    """One for all who look at one thing: each costs more than what is looked at."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def page(window: Page) -> Iterator[Page]:
+    """A wide page for looking at one thing, as if nobody had been there before."""
+    yield window
+    if window.evaluate("origin") != "null" or window.url.startswith("file:"):
+        window.evaluate("localStorage.clear(); sessionStorage.clear()")
+    window.goto("about:blank")
+    window.emulate_media(
+        media="null", color_scheme="light", reduced_motion="no-preference"
+    )
+    window.set_viewport_size({"width": 1200, "height": 900})
+    window.mouse.move(0, 0)
+
+
+@pytest.fixture
+def phone(page: Page) -> Page:
+    """A narrow one."""
+    page.set_viewport_size({"width": 400, "height": 900})
+    return page
+
+
+@pytest.fixture(scope="session")
+def unscripted(browser: Browser) -> Iterator[Page]:
+    """A page of a browser that runs no scripts, and so keeps nothing."""
+    page = browser.new_page(
+        viewport={"width": 1200, "height": 900}, java_script_enabled=False
+    )
     yield page
     page.close()
 
@@ -168,6 +211,8 @@ def test_page(home: str, watched: tuple[Page, list[str]], name: str) -> None:
             checks.pop("cut off", None)  # what is folded may scroll
         for label, check in checks.items():
             wrong += [f"{label}, {state}: {hit}" for hit in page.evaluate(check)]
+    if wide and name in CHAPTERS:
+        shows_where_it_is(page, name)
     page.evaluate(AXE)
     page.evaluate(PLAIN)
     contrast = ["color-contrast"]  # slow, and the same on a narrow screen
@@ -177,6 +222,17 @@ def test_page(home: str, watched: tuple[Page, list[str]], name: str) -> None:
         found = page.evaluate(INACCESSIBLE, ["article", only, but])
         wrong += [f"axe, {scheme}: {hit}" for hit in found]
     assert not wrong, f"{name}:\n" + "\n".join(wrong)
+
+
+def shows_where_it_is(page: Page, chapter: str) -> None:
+    """The part that it builds is filled on a small map; others have none."""
+    here = page.get_by_role("link", name="You are here")
+    number = int(Path(chapter).name[:2])
+    assert here.count() == (2 <= number <= 10), chapter
+    if here.count():
+        filled = here.locator('svg > rect[fill^="var"]')
+        assert filled.count() == (2 if number in (2, 7) else 1), chapter
+        assert here.locator('svg > rect[fill="none"]').count() > 8
 
 
 def wait_for_live_models(page: Page) -> None:
@@ -204,6 +260,7 @@ def test_without_its_drawings_a_page_is_light(name: str) -> None:
 def test_the_colours_of_code_have_contrast(home: str, page: Page) -> None:
     page.goto(f"{home}/{CHAPTERS[-1]}.html")
     page.evaluate(OPEN)
+    assert page.evaluate(THREE_OF_A_KIND) > 15
     page.evaluate(AXE)
     for scheme in ("light", "dark"):
         wear(page, scheme)
@@ -250,6 +307,13 @@ def test_attention_views_move(home: str, page: Page, name: str) -> None:
             page.keyboard.press("ArrowLeft" if last else "ArrowRight")
             after = [view.locator(".attn-bars").inner_text(), say.inner_text()]
             assert after != before, "choosing a head or a layer changes nothing"
+    # Views on one page are independent.
+    for view, other in pairwise(views):
+        say = other.locator("[aria-live]")
+        before = say.inner_text()
+        view.locator("rect[data-q]").last.hover()
+        view.locator("rect[data-q]").first.hover()
+        assert say.inner_text() == before
 
 
 def test_an_attention_view_opens_at_its_start(home: str, page: Page) -> None:
@@ -258,7 +322,10 @@ def test_an_attention_view_opens_at_its_start(home: str, page: Page) -> None:
     assert at(view.locator("rect.attn-here")) == (2, 0)
     assert view.locator("output").all_inner_texts() == ["2", "1"]
     said = view.locator("[aria-live]").inner_text()
-    assert re.fullmatch(r"“sa” gives “Jane” weight [\d.]+ \(layer 2, head 1\)\.", said)
+    words = r"“sa” gives “Jane” weight [\d.]+ \(layer 2, head 1\)\."
+    assert re.fullmatch(words + " Choose another square.", said)
+    view.locator("rect[data-q]").first.hover()
+    assert "Choose" not in view.locator("[aria-live]").inner_text()
 
 
 def at(cell: Locator) -> tuple[int, int]:
@@ -268,9 +335,9 @@ def at(cell: Locator) -> tuple[int, int]:
 
 
 def test_an_attention_view_is_a_picture_and_a_table_without_scripts(
-    home: str, browser: Browser
+    home: str, unscripted: Page
 ) -> None:
-    page = browser.new_page(java_script_enabled=False)
+    page = unscripted
     page.goto(f"{home}/{ATTENTION}.html")
     view = page.locator(".attnview").first
     squares = view.locator("rect[data-q]")
@@ -284,24 +351,11 @@ def test_an_attention_view_is_a_picture_and_a_table_without_scripts(
     ]
     assert sum(row) == pytest.approx(1, abs=0.002)
     assert view.locator("input:visible").count() == 0
-    page.close()
 
 
-def test_views_on_one_page_are_independent(home: str, page: Page) -> None:
-    for name in VIEWS:
-        page.goto(f"{home}/{name}.html")
-        page.evaluate(OPEN)
-        says = page.locator(".attnview [aria-live]")
-        if says.count() < 2:
-            continue
-        before = says.nth(1).inner_text()
-        page.locator(".attnview").first.locator("rect[data-q]").last.hover()
-        assert says.nth(1).inner_text() == before
-
-
-def test_the_map_leads_to_every_chapter(home: str, browser: Browser) -> None:
+def test_the_map_leads_to_every_chapter(home: str, page: Page) -> None:
     for width, links in ((1200, "figure svg a"), (400, ".map-list a")):
-        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"{home}/{PAGES[0]}.html")
         shown = page.locator(f"article {links}:visible")
         addresses = shown.evaluate_all("all => all.map(a => a.href.baseVal || a.href)")
@@ -309,37 +363,24 @@ def test_the_map_leads_to_every_chapter(home: str, browser: Browser) -> None:
             Path(chapter).name for chapter in CHAPTERS
         }
         assert page.locator("article .map-list").is_visible() == (width == 400)
-        page.close()
 
 
-def test_a_chapter_shows_where_it_is(home: str, page: Page) -> None:
-    """The part that it builds is filled on a small map; others have none."""
-    for chapter in CHAPTERS:
-        page.goto(f"{home}/{chapter}.html")
-        here = page.get_by_role("link", name="You are here")
-        number = int(Path(chapter).name[:2])
-        assert here.count() == (2 <= number <= 10), chapter
-        if here.count():
-            filled = here.locator('svg > rect[fill^="var"]')
-            assert filled.count() == (2 if number in (2, 7) else 1), chapter
-            assert here.locator('svg > rect[fill="none"]').count() > 8
+def test_the_small_map_leads_to_the_large(home: str, page: Page) -> None:
     page.goto(f"{home}/{ATTENTION}.html")
     page.get_by_role("link", name="You are here").click()
     assert page.url.endswith("/intro.html#fig-intro-map")
 
 
 def test_a_phone_shows_sources_as_cards_the_verdict_first(
-    home: str, browser: Browser
+    home: str, phone: Page
 ) -> None:
-    page = browser.new_page(viewport={"width": 400, "height": 900})
-    page.goto(f"{home}/book/sources.html")
+    phone.goto(f"{home}/book/sources.html")
     note, verdict = (
-        page.locator(f"#sources tbody tr td:nth-child({column})").first.bounding_box()
+        phone.locator(f"#sources tbody tr td:nth-child({column})").first.bounding_box()
         for column in (2, 3)
     )
     assert verdict["y"] < note["y"]
     assert verdict["width"] > 300
-    page.close()
 
 
 def test_search_finds_softmax(home: str, page: Page) -> None:
@@ -367,12 +408,14 @@ def test_search_puts_the_glossary_first_and_quotes_sentences(
         assert not re.search(r"\bimport \w|\bdef \w|assert |:tags:", excerpt), excerpt
 
 
-def test_a_chapter_asks_for_little(home: str, page: Page) -> None:
+def test_a_chapter_asks_for_little(home: str, browser: Browser) -> None:
     sizes: dict[str, int] = {}
+    page = browser.new_page()  # nothing is at hand yet
     page.on("response", lambda r: sizes.update({r.url: len(r.body())}))
     page.goto(f"{home}/{ATTENTION}.html", wait_until="networkidle")
     assert not [url for url in sizes if re.search("MathJax|fontawesome|index.js", url)]
     assert sum(sizes.values()) < 1_500_000
+    page.close()
 
 
 def test_the_pages_contents_follow_the_reader(home: str, page: Page) -> None:
@@ -407,11 +450,17 @@ def test_the_keyboard_stops_at_links_and_folds_not_at_copying(
     assert not [n for n in names if "Toggle" in n or "Show code" in n]
 
 
+# The article by night has been looked at with its page.
+AROUND = {"include": [["html"]], "exclude": [["article"]]}
+
+
 @pytest.mark.parametrize("name", [PAGES[0], ATTENTION, "search"])
 def test_what_is_around_the_article_is_accessible(
     home: str, page: Page, name: str
 ) -> None:
-    for scheme in ("light", "dark"):  # from the start: a change of colours takes time
+    around = "html" if name == "search" else AROUND
+    schemes = ("light", ["html", None, []]), ("dark", [around, ["color-contrast"], []])
+    for scheme, how in schemes:  # from the start: a change of colours takes time
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.goto(f"{home}/{name}.html?q=softmax", wait_until="load")
         wear(page, scheme)
@@ -419,7 +468,7 @@ def test_what_is_around_the_article_is_accessible(
             page.locator("#search-results .highlighted").first.wait_for(timeout=20_000)
         page.evaluate(AXE)
         page.evaluate(PLAIN)
-        assert page.evaluate(INACCESSIBLE, ["html", None, []]) == []
+        assert page.evaluate(INACCESSIBLE, how) == []
 
 
 def test_ctrl_k_opens_the_search(home: str, page: Page) -> None:
@@ -493,17 +542,15 @@ def test_the_table_of_contents_can_be_put_away(home: str, page: Page) -> None:
     assert page.evaluate(left) >= 0, "the text is cut off"
 
 
-def test_a_phone_opens_the_table_of_contents(home: str, browser: Browser) -> None:
-    page = browser.new_page(viewport={"width": 400, "height": 900})
-    page.goto(f"{home}/{PAGES[0]}.html")
-    entry = page.locator(
+def test_a_phone_opens_the_table_of_contents(home: str, phone: Page) -> None:
+    phone.goto(f"{home}/{PAGES[0]}.html")
+    entry = phone.locator(
         f".bd-sidebar-primary a[href*='{Path(CHAPTERS[0]).name}']"
     ).first
     assert not entry.is_visible()
-    page.locator("button.primary-toggle:visible").first.click()
+    phone.locator("button.primary-toggle:visible").first.click()
     entry.click()
-    page.wait_for_url(f"**/{CHAPTERS[0]}.html")
-    page.close()
+    phone.wait_for_url(f"**/{CHAPTERS[0]}.html")
 
 
 def test_on_paper_solutions_are_open_and_the_page_is_white(
@@ -585,14 +632,13 @@ def test_a_link_to_something_folded_opens_it(home: str, page: Page) -> None:
     )
 
 
-def test_folds_work_without_scripts(home: str, browser: Browser) -> None:
-    page = browser.new_page(java_script_enabled=False)
+def test_folds_work_without_scripts(home: str, unscripted: Page) -> None:
+    page = unscripted
     page.goto(f"{home}/{ATTENTION}.html")
     fold = page.locator("details.fold-deeper").first
     assert not fold.locator("p").first.is_visible()
     fold.locator("summary").first.click()
     assert fold.locator("p").first.is_visible()
-    page.close()
 
 
 def test_pages_print_as_one_pdf_with_bookmarks(tmp_path: Path) -> None:
@@ -630,7 +676,7 @@ def test_pages_print_as_one_pdf_with_bookmarks(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> None:
+def test_a_beam_tree_can_be_walked(home: str, page: Page, unscripted: Page) -> None:
     address = f"{home}/book/13-decoding.html"
     page.goto(address)
     tree = page.locator(".beamtree")
@@ -659,17 +705,16 @@ def test_a_beam_tree_can_be_walked(home: str, page: Page, browser: Browser) -> N
     assert slider.input_value() == "1"
     tree.locator("svg g.beam-node").nth(3).hover()
     assert "Dropped" in say.inner_text()
-    plain = browser.new_page(java_script_enabled=False)
+    plain = unscripted
     plain.goto(address)
     tree = plain.locator(".beamtree")
     assert tree.locator("svg g.beam-node").last.is_visible()
     assert "this is the answer" in tree.locator(".beam-say").inner_text()
     assert not tree.locator("input").is_visible()
-    plain.close()
 
 
 def test_a_network_of_one_number_can_be_turned(
-    home: str, page: Page, browser: Browser
+    home: str, page: Page, unscripted: Page
 ) -> None:
     address = f"{home}/book/01-why-attention.html"
     page.goto(address)
@@ -690,7 +735,7 @@ def test_a_network_of_one_number_can_be_turned(
     for part, place in (("rect", "y"), ("circle", "cy")):
         here = [e.get_attribute(place) for e in one.locator(part).all()]
         assert here == re.findall(rf'<{part}[^>]* {place}="([\d.]+)"', drawn)
-    plain = browser.new_page(java_script_enabled=False)
+    plain = unscripted
     plain.goto(address)
     folded = plain.locator("details", has=plain.locator(".onenumber"))
     folded.locator("summary").first.click()
@@ -698,7 +743,6 @@ def test_a_network_of_one_number_can_be_turned(
     assert one.locator("circle").count() == 12
     assert one.locator(".one-say").inner_text() == OneNumber().say()
     assert not one.locator("input").first.is_visible()
-    plain.close()
 
 
 def test_the_lab_switches_parts_off_and_links_to_what_fails(
@@ -761,17 +805,17 @@ class Model:
 
     @property
     def words(self) -> str:
-        buttons = self.place.locator(".live-words button").all()
-        texts = [button.evaluate("e => e.firstChild.data") for button in buttons]
+        buttons = self.place.locator(".live-words button")
+        texts = buttons.evaluate_all("all => all.map(e => e.firstChild.data)")
         return " ".join(text for text in texts if text != "<eos>")
 
     def rows(self) -> dict[str, float]:
         """The weights of the row in hand, by key."""
-        rows = self.place.locator(".live-row-table tbody tr").all()
-        return {
-            row.locator("button").inner_text(): float(row.locator("b").inner_text())
-            for row in rows
-        }
+        rows = self.place.locator(".live-row-table tbody tr").evaluate_all(
+            "all => all.map(row => ['button', 'b']"
+            ".map(each => row.querySelector(each).innerText))"
+        )
+        return {token: float(weight) for token, weight in rows}
 
 
 def test_the_front_page_leads_to_the_live_model(page: Page) -> None:
@@ -792,8 +836,8 @@ def test_the_front_page_leads_to_the_live_model(page: Page) -> None:
     ]
 
 
-def test_the_front_page_shows_attention_without_scripts(browser: Browser) -> None:
-    page = browser.new_page(java_script_enabled=False)
+def test_the_front_page_shows_attention_without_scripts(unscripted: Page) -> None:
+    page = unscripted
     page.goto((SITE / "book" / "intro.html").as_uri())
     hero = page.locator(".live-hero")
     chosen = hero.locator("label:has(:checked)").all_inner_texts()
@@ -808,12 +852,15 @@ def test_the_front_page_shows_attention_without_scripts(browser: Browser) -> Non
     assert hero.locator("svg g:visible path").count() >= 2
     page.goto((SITE / f"{EXPLORE}.html").as_uri())
     assert page.locator(".live-pair svg").is_visible()
-    page.close()
 
 
 def test_a_live_model_loads_when_its_reader_comes_to_it(page: Page) -> None:
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+
+    def note(request: Request) -> None:
+        asked.append(request.url)
+
+    page.on("request", note)
     page.goto((SITE / f"{WITH_A_LIVE_VIEW[0]}.html").as_uri(), wait_until="load")
     picture = page.locator("[data-live] .live-still")
     assert picture.count() == 1
@@ -821,6 +868,7 @@ def test_a_live_model_loads_when_its_reader_comes_to_it(page: Page) -> None:
     wait_for_live_models(page)
     assert picture.count() == 0
     assert len([url for url in asked if url.endswith("phrasebook.js")]) == 1
+    page.remove_listener("request", note)
 
 
 def test_what_chapters_say_of_their_live_views_is_so(page: Page) -> None:

@@ -273,7 +273,7 @@ def test_training_learns(dataset):
         validation_pairs=[tuple(map(dataset.source_tokenizer.decode, example))],
     )
     model = small_model(dataset, dropout=0.0)
-    config = dataclasses.replace(CONFIG, epochs=40, batch_tokens=100, ema_decay=0.5)
+    config = dataclasses.replace(CONFIG, epochs=20, batch_tokens=100, ema_decay=0.5)
     metrics, _ = run_steps(same, None, config=config, model=model)
     assert metrics[-1].bleu == pytest.approx(100)
     tokenizer = dataset.source_tokenizer
@@ -310,6 +310,7 @@ def test_a_run_ends_when_validation_no_longer_improves(dataset, tmp_path):
     assert reported == ["no better for 2 epochs: the run ends"]
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_what_is_trained_further_starts_from_given_weights(dataset, whole_run):
     """Fine-tuning: a loaded model is trained as any other."""
     model = load_run(whole_run).model

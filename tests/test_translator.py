@@ -97,6 +97,7 @@ def test_each_translation_is_the_same_alone_and_in_a_batch(joint, beam_size):
         assert found[:-1] == alone
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_its_source_alone_decides_how_long_a_translation_may_become(joint, subwords):
     def never_end(module, inputs, logits):
         return logits.index_fill(-1, torch.tensor(2), -1e9)
@@ -294,12 +295,14 @@ def test_two_word_tokenizers_are_kept_with_the_model(phrasebook, tmp_path):
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 def test_the_shipped_phrasebook_has_the_grammars_words(phrasebook):
     kept = phrasebook.source_tokenizer, phrasebook.target_tokenizer
     for ours, grammar in zip(kept, phrasebook_tokenizers(), strict=True):
         assert ours.to_json() == grammar.to_json()
 
 
+@pytest.mark.plain  # checked shapes would make it slow
 @pytest.mark.parametrize("text", ["tok", "raw"])
 def test_a_joint_tokenizer_is_kept_once(tmp_path, text):
     subwords = SubwordTokenizer.train(["Le chat, the cat", "漢字"], 40, text)

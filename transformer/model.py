@@ -15,12 +15,12 @@ from transformer.checks import (
     require_ids,
     require_memories,
     require_positive,
-    tie_parameters,
 )
 from transformer.decoder import Decoder
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder
 from transformer.masks import causal_mask, padding_mask
+from transformer.named_weights import tie_parameters
 from transformer.positional import PositionalEncoding
 from transformer.saved_model import SavedModel
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from torch import nn
 
 from transformer.checkpoint import read_checkpoint, write_checkpoint
-from transformer.checks import loadable, require_floats, restored, shapes_only
+from transformer.named_weights import loadable, require_floats, restored, shapes_only
 
 __all__ = [
     "SavedModel",

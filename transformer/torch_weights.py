@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from transformer.checks import load_strictly, shapes_only
 from transformer.decoder import Decoder
 from transformer.encoder import Encoder
+from transformer.named_weights import load_strictly, shapes_only
 
 __all__ = [
     "from_torch",

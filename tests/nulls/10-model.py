@@ -55,17 +55,17 @@ def sum(gradients):
 # null: the tables are not tied
 Transformer._tie = lambda *_: None
 
-# %% claim: After eighty steps the loss
+# %% claim: After forty steps the loss
 # null: every start learns as Xavier's does
 memorised = dict.fromkeys(memorised, memorised["Xavier"])
 
-# %% claim: After eighty steps the loss
+# %% claim: After forty steps the loss
 # null: no start learns
 memorised = {
     n: [(a, a, model) for a, _, model in runs] for n, runs in memorised.items()
 }
 
-# %% claim: After eighty steps the loss
+# %% claim: After forty steps the loss
 # null: zeros are left as tiny weights are
 memorised["zero"] = memorised["normal, std 0.001"]
 

@@ -106,7 +106,7 @@ seeds = iter(range(3))
 model_of = phrasebook_model
 phrasebook_model = lambda seed: model_of(seed=max(0, next(seeds) - 1))
 
-# %% claim: After two hundred steps the complete
+# %% claim: After a hundred steps the complete
 # null: an untrained model
 model = phrasebook_model(seed=0)
 with torch.no_grad():
@@ -115,7 +115,7 @@ with torch.no_grad():
     loss = label_smoothed_loss(logits, ids.labels).item()
 fitted["complete model"] = loss, exact_match(model, eight)
 
-# %% claim: After two hundred steps the complete
+# %% claim: After a hundred steps the complete
 # null: a model without residuals fits too
 fitted["no residuals"] = fitted["complete model"]
 

@@ -132,13 +132,13 @@ view = BeamTree(branches, winner, title="")
 branches, winner = tree(source[0].tolist(), beam_size=3)
 view = BeamTree(branches, winner, title="")
 
-# %% claim: For the hard sentence and 30
+# %% claim: For the hard sentence and 15
 # null: a beam makes no difference: greedy search
 beam_search = lambda model, batch, length, beam_size, **options: greedy_search(
     model, batch, length
 )
 
-# %% claim: For the hard sentence and 30
+# %% claim: For the hard sentence and 15
 # null: a finished hypothesis does not close its place
 
 

@@ -11,14 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
-from transformer.checks import (
-    load_strictly,
-    require_dropout,
-    require_positive,
-    shapes_only,
-    tie_parameters,
-)
+from transformer.checks import require_dropout, require_positive
 from transformer.encoder import FeedForward
+from transformer.named_weights import load_strictly, shapes_only, tie_parameters
 
 __all__ = [
     "GELUFeedForward",

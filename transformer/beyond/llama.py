@@ -15,15 +15,9 @@ from transformer.beyond.modern import (
     RotaryEmbedding,
     SwiGLU,
 )
-from transformer.checks import (
-    load_strictly,
-    require_above_zero,
-    require_bool,
-    require_positive,
-    shapes_only,
-    tie_parameters,
-)
+from transformer.checks import require_above_zero, require_bool, require_positive
 from transformer.encoder import Residual
+from transformer.named_weights import load_strictly, shapes_only, tie_parameters
 
 __all__ = [
     "LlamaConfig",

@@ -12,10 +12,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from transformer.checks import shapes_only
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
+from transformer.named_weights import shapes_only
 
 __all__ = [
     "unwrap",

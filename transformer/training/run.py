@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from transformer.checks import load_strictly, shapes_only, tied_names
 from transformer.model import Transformer
+from transformer.named_weights import load_strictly, shapes_only, tied_names
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
 from transformer.training.train_state import TrainState
