@@ -46,7 +46,7 @@ ORDERS = range(1, 11)
 CONTEXTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 SMALL = {"d_model": 96, "num_heads": 4, "num_layers": 2, "d_ff": 384}
 LARGE = {"d_model": 128, "num_heads": 4, "num_layers": 4, "d_ff": 512}
-STEPS = 1600  # of 16 windows: more text than the chapter's 2,000 of 8
+STEPS = 1600  # the chapter's
 
 
 def captions(folder: Path) -> tuple[str, str]:

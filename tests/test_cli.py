@@ -71,11 +71,8 @@ def type_in(monkeypatch, data, kind=io.TextIOWrapper):
 
 def test_the_running_sentence_from_any_folder_without_a_compiler(tmp_path):
     """PyTorch's takes a second; a model is made without it, and so is a decoder."""
-    sentence, told = (
-        "Jane visite l'Afrique en septembre",
-        {"PYTHONPROFILEIMPORTTIME": "1"},
-    )
-    process = start("translate", sentence, cwd=tmp_path, **told)
+    sentence = "Jane visite l'Afrique en septembre"
+    process = start("translate", sentence, cwd=tmp_path, PYTHONPROFILEIMPORTTIME="1")
     output, errors = process.communicate(timeout=240)
     imports = errors.decode().splitlines()
     assert all(line.startswith("import time:") for line in imports), imports

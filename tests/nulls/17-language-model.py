@@ -78,7 +78,7 @@ attended = dict.fromkeys(attended, attended[32])
 
 # %% claim: Among the stored runs
 # null: the model and the counts are even
-small_models = dict(best_counts)
+page_models = dict(best_counts)
 
 # %% claim: Among the stored runs
 # null: the larger model is ahead of the counts
@@ -86,7 +86,7 @@ large["bits"]["32"] = best_counts[max(best_counts)] - 0.02
 
 # %% claim: Among the stored runs
 # null: the larger model is no nearer than the page's
-large["bits"]["32"] = small_models[max(small_models)]
+large["bits"]["32"] = page_models[max(page_models)]
 
 # %% claim: Among the stored runs
 # null: seeds differ
@@ -146,7 +146,7 @@ tried["Alice", 7][0.85] = attended[32].mean()
 
 # %% claim: Of the discounts tried
 # null: with a smaller one, too, the counts are ahead
-tried["Alice", 7][0.25] = tried["Alice", 7][0.75]
+tried["Alice", 7][0.5] = tried["Alice", 7][0.75]
 
 # %% claim: Of the discounts tried
 # null: on the phrasebook no discount helps longer contexts
