@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 SITE := _build/html/index.html
 
 # Two chapters or two test files run side by side, one thread each.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -p no:nbval
 # The site's tests need the site; exercises are checked as readers meet them, plain.
 BUILT := --ignore tests/test_site.py
 APART := $(BUILT) --ignore tests/exercises

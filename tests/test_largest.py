@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.test_search import DTYPES
 from transformer.decoding import largest
-from transformer.decoding.largest import argmax, topk
+from transformer.decoding.largest import argmax, log_softmax_at, topk
 
 SEEDS = st.integers(0, 2**32)
 
@@ -20,7 +20,7 @@ def by_stretches():
         yield
 
 
-@given(st.integers(1, 5), st.integers(1, 200), st.integers(1, 9), SEEDS)
+@given(st.integers(1, 5), st.integers(1, 800), st.integers(1, 9), SEEDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_they_are_pytorchs(dtype, rows, columns, kinds, seed):
     """With few kinds of numbers, many are equal: of these argmax takes the first."""
@@ -33,3 +33,18 @@ def test_they_are_pytorchs(dtype, rows, columns, kinds, seed):
         assert values.equal(logits.topk(count).values)
         assert values.equal(logits.gather(1, ids))
         assert all(len({*row}) == count for row in ids.tolist())
+
+
+@given(st.integers(1, 9), st.integers(1, 40), SEEDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_log_softmax_in_parts_is_pytorchs(dtype, rows, columns, seed):
+    """In parts of as many rows as come to 64 logits, or of one."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, columns, generator=generator).to(dtype)
+    logits[0, :1] = -torch.inf
+    ids = torch.randint(columns, (rows, 3), generator=generator)
+    expected = logits.log_softmax(dim=-1).gather(1, ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(largest, "_AT_ONCE", 64)
+        found = log_softmax_at(logits, ids)
+    torch.testing.assert_close(found, expected, equal_nan=True)

@@ -21,8 +21,6 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request
 from pypdf import PdfReader
 
-from bookkit import OneNumber
-
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -716,6 +714,8 @@ def test_a_beam_tree_can_be_walked(home: str, page: Page, unscripted: Page) -> N
 def test_a_network_of_one_number_can_be_turned(
     home: str, page: Page, unscripted: Page
 ) -> None:
+    from bookkit import OneNumber  # here: it brings PyTorch
+
     address = f"{home}/book/01-why-attention.html"
     page.goto(address)
     folded = page.locator("details", has=page.locator(".onenumber"))

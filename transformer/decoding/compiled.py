@@ -90,7 +90,7 @@ class CompiledStep(nn.Module):
 def _linear(packed: PackedLinear, x: Tensor) -> Tensor:
     if packed.bias is None:
         return x @ packed.weight
-    return torch.addmm(packed.bias, x, packed.weight)
+    return x @ packed.weight + packed.bias
 
 
 def _split(
@@ -226,7 +226,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "max_autotune_gemm": True,
         "max_autotune_gemm_backends": "CPP",
     },
-    "PyTorch": {},
+    "PyTorch": {"pattern_matcher": False},  # else biases are copied, then added to
     "oneDNN": {"freezing": True},
 }
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from transformer.checks import require_beam, require_ids, require_positive
-from transformer.decoding.largest import argmax, topk
+from transformer.decoding.largest import argmax, log_softmax_at, topk
 from transformer.decoding.step import (
     CachedDecoder,
+    DecoderState,
     IncrementalDecoder,
     SearchConfig,
     SearchModel,
@@ -117,6 +118,11 @@ def mask_special(
     return logits
 
 
+def _step(state: DecoderState, tokens: Tensor, config: SearchConfig) -> Tensor:
+    """The next logits. Whoever keeps none leaves their memory to those after them."""
+    return mask_special(_at_least_float32(state.step(tokens)), config)
+
+
 _NOT_FINITE = "no token has a probability: the model's logits are not finite"
 
 
@@ -146,8 +152,7 @@ def generate(
         state = decoder.prefill(source, max_length, 1)
         tokens = source.new_full((len(source),), config.bos_id)
         for _ in range(max_length):
-            logits = mask_special(_at_least_float32(state.step(tokens)), config)
-            tokens = choose(logits)
+            tokens = choose(_step(state, tokens, config))
             chosen = tokens.tolist()
             rows = [row for row, token in enumerate(chosen) if token != config.eos_id]
             for row in rows:
@@ -272,7 +277,7 @@ def likeliest(
             best = left.argmax(dim=-1, keepdim=True)  # of equals the lowest id
             ids[tied, place] = best.squeeze(1)
             left.scatter_(1, best, -math.inf)
-    return logits.log_softmax(dim=-1).gather(1, ids), ids
+    return log_softmax_at(logits, ids), ids
 
 
 def _ranked(logits: Tensor, count: int) -> tuple[list[list[float]], list[list[int]]]:
@@ -365,8 +370,7 @@ def beam_search(
         for _ in range(max_length):
             batch = [each for beam in beams.values() for each in beam]
             newest = source.new_tensor([each.tokens[-1] for each in batch])
-            logits = mask_special(_at_least_float32(state.step(newest)), config)
-            scores, ids = _ranked(logits, beam_size)
+            scores, ids = _ranked(_step(state, newest, config), beam_size)
             active: dict[int, list[Hypothesis]] = {}
             for place, sentence in enumerate(beams):
                 rows = range(place * beam_size, (place + 1) * beam_size)
