@@ -45,11 +45,11 @@ class NGramModel:
         self.count: Counter[Sequence[object]] = Counter(ngrams(order))
         for n in range(2, order + 1):  # a shorter one: once for each token before it
             self.count.update(ngram[1:] for ngram in set(ngrams(n)))
-        self.total: Counter[Sequence[object]] = Counter()  # of all behind a context
-        self.kinds: Counter[Sequence[object]] = Counter()  # different tokens behind it
+        # how many different tokens stand behind a context, and how many in all
+        self.kinds = Counter(ngram[:-1] for ngram in self.count)
+        self.total = dict.fromkeys(self.kinds, 0)
         for ngram, count in self.count.items():
             self.total[ngram[:-1]] += count
-            self.kinds[ngram[:-1]] += 1
 
     def probability(self, text: Sequence[object], place: int) -> float:
         """The probability of the token at `place`, given those before it.
@@ -62,7 +62,7 @@ class NGramModel:
         probability = 1 / self.vocab_size
         for n in range(min(self.order, place + 1)):
             context, ngram = text[place - n : place], text[place - n : place + 1]
-            if not self.total[context]:
+            if not self.kinds[context]:
                 break
             kept = max(self.count[ngram] - self.discount, 0.0)
             given_up = self.discount * self.kinds[context]
