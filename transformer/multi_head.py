@@ -90,9 +90,9 @@ class MultiHeadAttention(nn.Module):
         """Attention over keys and values that are projected already."""
         queries, (keys, values) = self._split(self.query_proj(query)), keys_values
         require_pairs(keys, values)
+        batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
+        require_mask(mask, (*batch, queries.size(-2), keys.size(-2)))
         if mask is not None:
-            batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
-            require_mask(mask, (*batch, queries.size(-2), keys.size(-2)))
             mask = torch.atleast_2d(mask)  # torch's kernel takes no fewer dimensions
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(queries, keys, values, mask, dropout)

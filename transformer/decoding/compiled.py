@@ -226,7 +226,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "max_autotune_gemm": True,
         "max_autotune_gemm_backends": "CPP",
     },
-    "PyTorch": {"pattern_matcher": False},  # else biases are copied, then added to
+    "PyTorch": {"pattern_matcher": False},  # else each product begins with its bias
     "oneDNN": {"freezing": True},
 }
 

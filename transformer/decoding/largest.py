@@ -14,8 +14,8 @@ __all__ = [
 ]
 
 
-_WIDTH = 64  # logits in a stretch: in trials the quickest, from 6,000 to 37,000
-_AT_ONCE = 2**17  # logits whose exponentials stay in a processor's cache
+_WIDTH = 64  # logits in a stretch: quickest in trials with 6,000 to 37,000 tokens
+_AT_ONCE = 2**17  # logits in a part: small enough for a processor's cache
 
 
 def _pays(logits: Float[Tensor, "rows vocabulary"], count: int) -> bool:
@@ -50,7 +50,10 @@ def topk(
 def log_softmax_at(
     logits: Float[Tensor, "rows vocabulary"], ids: Int[Tensor, "rows count"]
 ) -> Float[Tensor, "rows count"]:
-    """The log-probabilities of some ids of each row, without a table of all of them."""
+    """The log-probabilities of some ids of each row.
+
+    Of a large table on a CPU part by part, so that no second one is made.
+    """
     if logits.device.type != "cpu" or logits.numel() <= _AT_ONCE:
         return logits.log_softmax(dim=-1).gather(1, ids)
     rows = max(1, _AT_ONCE // logits.size(1))

@@ -119,7 +119,7 @@ def mask_special(
 
 
 def _step(state: DecoderState, tokens: Tensor, config: SearchConfig) -> Tensor:
-    """The next logits. Whoever keeps none leaves their memory to those after them."""
+    """The next logits. Where nobody keeps them, the step after can use their memory."""
     return mask_special(_at_least_float32(state.step(tokens)), config)
 
 

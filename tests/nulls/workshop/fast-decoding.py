@@ -48,9 +48,11 @@ for what in ways:
 # %% claim: For 32 and 128 rows of
 # null: the last stretch, which is shorter, is left out
 candidates = _candidates
-_candidates = lambda logits, count: candidates(logits, count)[
-    :, : count * math.isqrt(logits.size(1))
-]
+_candidates = lambda logits, count: candidates(logits, count)[:, : count * _WIDTH]
+
+# %% claim: For 32 and 128 rows of
+# null: logits in place of their log-probabilities
+log_softmax_at = lambda logits, ids: logits.gather(1, ids)
 
 # %% claim: For 32 and 128 rows of
 # null: of equals any
