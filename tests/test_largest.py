@@ -35,6 +35,16 @@ def test_they_are_pytorchs(dtype, rows, columns, kinds, seed):
         assert all(len({*row}) == count for row in ids.tolist())
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_no_number_is_lost(number):
+    """NaN counts as the largest, as in PyTorch: searches refuse what they find so."""
+    logits = torch.randn(3, 300)
+    logits[1, 200], logits[2] = number, -torch.inf
+    assert argmax(logits).equal(logits.argmax(dim=-1))
+    found, expected = topk(logits, 3)[0], logits.topk(3).values
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
 @given(st.integers(1, 9), st.integers(1, 100), SEEDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_log_softmax_in_parts_is_pytorchs(dtype, rows, columns, seed):

@@ -97,11 +97,11 @@ looks_back.query_proj.weight.data = 64 * torch.eye(64)
 # null: even weights
 near = far = nothing
 
-# %% claim: In a hundred draws of five words
+# %% claim: Over a hundred draws of five words
 # null: no words, or always words
 encode = lambda x: x.mul(0.0) + near[:, :5]
 
-# %% claim: In a hundred draws of five words
+# %% claim: Over a hundred draws of five words
 # null: directions that have nothing to do with the words
 torch.linalg = type("", (), {"qr": lambda x: type("", (), {"Q": torch.eye(64)[:, :5]})})
 

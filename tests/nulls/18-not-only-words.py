@@ -193,10 +193,10 @@ both_ways["hidden layer"] = both_ways["encoder"]
 # null: the convolution is no better than the hidden layer
 both_ways["convolution"] = both_ways["hidden layer"]
 
-# %% claim: In both layers the most attended
+# %% claim: In these three models, in both layers
 # null: the attention is what matters
 agree["most attended, layer 2"] = [1.0] * 3
 
-# %% claim: In both layers the most attended
+# %% claim: In these three models, in both layers
 # null: ink is no better than chance
 agree["most ink"] = [chance] * 3

@@ -1,4 +1,4 @@
-"""The largest logits of each row, by way of the maxima of stretches.
+"""The largest logits of each row, found by stretches, and their log-softmax.
 
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
