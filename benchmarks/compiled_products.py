@@ -34,12 +34,13 @@ PAST, ROUNDS = 16, 60
 def step_of(decoder: FastDecoder, run: _Compiled, rows: int) -> Callable[[], object]:
     """A function that takes the same step again and again."""
     prefilled = decoder.prefill(torch.randint(3, 10_000, (rows, 16)), 32)
-    state = CompiledState.of(prefilled, run)
+    table, memory = decoder.model.position.table, prefilled.memory
+    state = CompiledState.of(run, table, memory, None, 32, beam_size=1)
     state.past.normal_()
     tokens = torch.full((rows,), 7)
 
     def step() -> None:
-        state.filled = PAST
+        state.filled = state.position = PAST
         state.step(tokens)
 
     return step

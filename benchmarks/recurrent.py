@@ -172,10 +172,9 @@ class RecurrentModel(nn.Module):
     def prefill(
         self, source_ids: Int[Tensor, "sources length"], max_length: int, beam_size: int
     ) -> RecurrentState:
-        """Encode the sources, each for `beam_size` rows."""
-        memory = self.encode(source_ids).repeat_interleave(beam_size, dim=0)
+        """Encode the sources: no state of them needs room."""
         mask = padding_mask(source_ids, self.config.pad_id)
-        return RecurrentState(self, memory, mask.repeat_interleave(beam_size, dim=0))
+        return RecurrentState(self, self.encode(source_ids), mask)
 
 
 def recurrent_model(config: TransformerConfig, seed: int) -> RecurrentModel:

@@ -37,30 +37,33 @@ def test_random_models_are_decoded_the_same(as_written) -> None:
         assert decoder._steps
 
 
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("first", [0, 2])  # steps before the beam
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_each_logit_is_the_whole_models(as_written, beam_size, alike) -> None:
+def test_each_logit_is_the_whole_models(as_written, beam_size, first) -> None:
     model = random_model(5).eval()
     source = torch.tensor([[3, 4, 5], [6, 0, 0], [7, 8, 0]])
     with torch.inference_mode():
         state = CompiledDecoder(model).prefill(source, 6, beam_size)
         assert isinstance(state, CompiledState)
-        tokens = torch.ones(3 * beam_size, 1, dtype=torch.int64)
-        if not alike:  # a search begins with bos: another caller need not
-            tokens = torch.arange(len(tokens))[:, None] % 7 + 2
-        for kept in ([0, 1, 2], [0, 2], [0, 1], [1], [0]):
+        tokens, width = torch.ones(3, 1, dtype=torch.int64), 1
+        for place, kept in enumerate(([0, 1, 2], [0, 1, 2], [0, 2], [0, 1], [1])):
             logits = state.step(tokens[:, -1])
-            rows = source.repeat_interleave(beam_size, 0)
+            rows = source.repeat_interleave(width, 0)
             expected = model(rows, tokens)[:, -1]
             torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+            if place < first:
+                new = torch.randint(2, 9, (3, 1))
+                tokens = torch.cat((tokens, new), dim=1)
+                continue
             parents = torch.tensor(
                 [
-                    place * beam_size + torch.randint(beam_size, ()).item()
-                    for place in kept
+                    row * width + torch.randint(width, ()).item()
+                    for row in kept
                     for _ in range(beam_size)
                 ]
             )
             state.reorder(parents)
+            width = beam_size
             source = source[kept]
             new = torch.randint(2, 9, (len(parents), 1))
             tokens = torch.cat((tokens[parents], new), dim=1)

@@ -63,8 +63,8 @@ def test_a_few_sources_in_checked_shapes(norm_first, beam_size):
 
 
 @settings(max_examples=15)
-@given(st.randoms(use_true_random=False), st.integers(1, 4))
-def test_every_logit_is_that_of_the_whole_model(rng, beam_size):
+@given(st.randoms(use_true_random=False), st.integers(1, 4), st.integers(0, 2))
+def test_every_logit_is_that_of_the_whole_model(rng, beam_size, first):
     """Through reordered hypotheses and dropped sources."""
     model = random_model(rng.randrange(99)).double().eval()
     batch, _ = random_case(rng)
@@ -72,23 +72,29 @@ def test_every_logit_is_that_of_the_whole_model(rng, beam_size):
     with torch.inference_mode():
         state = FastDecoder(model).prefill(source, 6, beam_size)
         assert isinstance(state, FastState)
-        rows = torch.arange(len(source)).repeat_interleave(beam_size)
+        rows = torch.arange(len(source))
         tokens = torch.ones(len(rows), 1, dtype=torch.int64)
-        for _ in range(5):
+        width = 1
+        for place in range(5):
             logits = state.step(tokens[:, -1])
             torch.testing.assert_close(logits, model(source[rows], tokens)[:, -1])
+            if width == 1 and place < first:  # a longer beginning before the beam
+                new = torch.randint(2, 9, (len(rows), 1))
+                tokens = torch.cat((tokens, new), dim=1)
+                continue
             kept = sorted(rng.sample(range(len(source)), rng.randint(1, len(source))))
             if rng.random() < 0.7:
                 kept = list(range(len(source)))
             source = source[kept]
             parents = torch.tensor(
                 [
-                    place * beam_size + rng.randrange(beam_size)
-                    for place in kept
+                    row * width + rng.randrange(width)
+                    for row in kept
                     for _ in range(beam_size)
                 ]
             )
             state.reorder(parents)
+            width = beam_size
             rows = torch.arange(len(source)).repeat_interleave(beam_size)
             new = torch.randint(2, 9, (len(rows), 1))
             tokens = torch.cat((tokens[parents], new), dim=1)

@@ -311,12 +311,12 @@ class PromptDecoder:
         past = []
         for layer in model.encoder.layers:  # room of the shape and dtype that they have
             kept = layer.self_attention.keys_values(token, token)
-            room = (x.new_zeros(len(ids), x.size(1), needed, x.size(3)) for x in kept)
+            rows = len(ids) * beam_size
+            room = (x.new_zeros(rows, x.size(1), needed, x.size(3)) for x in kept)
             past.append(KeysValues(*room))
         state = PromptState(model, past, torch.zeros_like(lengths))
         hidden = state.append(ids)
-        rows = torch.arange(len(ids), device=ids.device)
-        logits = model.output(hidden[rows, lengths - 1])
-        rows = rows.repeat_interleave(beam_size)
-        past = [KeysValues(keys[rows], values[rows]) for keys, values in past]
-        return PromptState(model, past, lengths[rows], logits[rows])
+        prompts = torch.arange(len(ids), device=ids.device)
+        state.logits = model.output(hidden[prompts, lengths - 1])
+        state.lengths = lengths
+        return state

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from transformer.decoding.fast import (
     FastDecoder,
     FastDecoderLayer,
-    FastState,
     PackedLinear,
 )
 from transformer.decoding.step import DecoderState
@@ -154,54 +153,58 @@ class CompiledState:
     memory: Float[Tensor, "layers 2 sources heads length d_k"]
     hidden: Float[Tensor, "sources length"]
     counter: Float[Tensor, " slots"]
-    filled: int = 1
+    width: int = 1
+    filled: int = 1  # slots
+    position: int = 0
 
     @classmethod
-    def of(cls, state: FastState, compiled: _Compiled) -> "CompiledState":
+    def of(
+        cls,
+        compiled: _Compiled,
+        table: Float[Tensor, "positions d_model"],
+        memory: Float[Tensor, "layers 2 sources heads length d_k"],
+        source_mask: Tensor | None,
+        slots: int,
+        beam_size: int,
+    ) -> "CompiledState":
         """A state that has taken no step yet."""
-        memory, beam = state.memory, state.beam_size
         layers, _, sources, heads, length, d_k = memory.shape
-        positions = state.past[0].size(3) // beam
-        own = torch.eye(beam, dtype=memory.dtype).log().repeat(sources, 1, positions)
-        ancestry = torch.cat((own.new_full((sources, beam, 1), -math.inf), own), dim=2)
-        slots = ancestry.size(2)
-        past = memory.new_empty(sources, layers, 2, heads, slots, d_k)
+        ancestry = memory.new_full((sources, beam_size, 1 + slots), -math.inf)
+        if beam_size == 1:
+            ancestry[..., 1:] = 0.0
+        past = memory.new_empty(sources, layers, 2, heads, 1 + slots, d_k)
         past[..., 0, :] = 0.0
         hidden = memory.new_zeros(sources, length)
-        if state.source_mask is not None:
-            hidden.masked_fill_(~state.source_mask.view_as(hidden), -math.inf)
-        table = state.decoder.model.position.table
-        counter = memory.new_empty(slots)
+        if source_mask is not None:
+            hidden.masked_fill_(~source_mask.view_as(hidden), -math.inf)
+        counter = memory.new_empty(1 + slots)
         return cls(compiled, table, past, ancestry, memory, hidden, counter)
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
-        beam, filled = self.ancestry.size(1), self.filled
-        groups, ancestry = tokens.view(-1, beam), self.ancestry
-        # Hypotheses that have nothing yet but the same token are computed once.
-        alike = filled == 1 < beam and bool((groups == groups[:, :1]).all())
-        if alike:
-            groups, ancestry = groups[:, :1].contiguous(), ancestry[:, :1].contiguous()
+        width, filled = self.width, self.filled
         inputs = [
-            groups,
-            self.table[(filled - 1) // beam],
+            tokens.view(-1, width),
+            self.table[self.position],
             self.counter[:filled],
             self.past,
-            ancestry,
+            self.ancestry[:, :width].contiguous(),
             self.memory,
             self.hidden,
         ]
         x, stored = self.compiled.run(inputs)
-        self.filled += beam
+        self.filled, self.position = filled + width, self.position + 1
         self.past[..., filled : self.filled, :] = stored
-        logits = x if self.compiled.output is None else self.compiled.output(x)
-        return logits.repeat_interleave(beam, dim=0) if alike else logits
+        if self.ancestry.size(1) > 1:
+            new = self.ancestry[:, :width, filled : self.filled]
+            new.diagonal(dim1=1, dim2=2).zero_()  # each sees its own
+        return x if self.compiled.output is None else self.compiled.output(x)
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""
         beam = self.ancestry.size(1)
         groups = rows.view(-1, beam)
-        sources = groups[:, 0] // beam
+        sources = groups[:, 0] // self.width
         if (kept := len(sources)) < len(self.past):
             self.past[:kept, ..., : self.filled, :] = self.past[
                 sources, ..., : self.filled, :
@@ -211,9 +214,10 @@ class CompiledState:
             self.hidden = self.hidden[sources]
             self.ancestry = self.ancestry[sources]
         if beam > 1:
-            parents = (groups % beam)[:, :, None]
+            parents = (groups % self.width)[:, :, None]
             before = self.ancestry[..., : self.filled]
             before.copy_(before.gather(1, parents.expand_as(before)))
+            self.width = beam
 
 
 _FEW = 4  # rows: with eight the compiler's own products were no faster
@@ -251,22 +255,17 @@ class CompiledDecoder(FastDecoder):
         self._steps: dict[str, _Compiled] = {}
         self._compiled: list[FastDecoderLayer] = []
 
-    def prefill(
-        self,
-        source_ids: Int[Tensor, "sources length"],
-        max_length: int,
-        beam_size: int = 1,
+    def _state(
+        self, memory: Tensor, hidden: Tensor | None, slots: int, beam_size: int
     ) -> DecoderState:
-        """Encode the sources, once, with room for `beam_size` hypotheses of each."""
-        state = super().prefill(source_ids, max_length, beam_size)
-        if not isinstance(state, FastState):
-            return state
-        table = self.model.target_embedding.table.weight
-        if table.dtype != torch.float32 or table.device.type != "cpu":
-            return state
+        """The sources with room for so many slots, all of them empty."""
+        if memory.dtype != torch.float32 or memory.device.type != "cpu":
+            return super()._state(memory, hidden, slots, beam_size)
         if self._compiled is not self.layers:
             self._steps, self._compiled = {}, self.layers
-        return CompiledState.of(state, self._step_for(len(source_ids) * beam_size))
+        compiled = self._step_for(memory.size(2) * beam_size)
+        table = self.model.position.table
+        return CompiledState.of(compiled, table, memory, hidden, slots, beam_size)
 
     def _step_for(self, rows: int) -> _Compiled:
         """A compiled step that is fast for so many rows, and right for any number."""

@@ -186,11 +186,13 @@ class FastDecoderLayer(_PackedLayer):
         past: Float[Tensor, "2 sources heads slots d_k"],
     ) -> Float[Tensor, "rows d_model"]:
         """Self-attention: store this position's keys and values, attend to all."""
-        start, end = state.filled, state.filled + state.beam_size
-        split = self.split(x, state.beam_size)
+        start, end = state.filled, state.filled + state.width
+        split = self.split(x, state.width)
         past[:, :, :, start:end] = split[1:]
         keys, values = past[:, :, :, :end]
-        mask = None if state.ancestry is None else state.ancestry[..., :end]
+        mask = state.ancestry
+        if mask is not None:
+            mask = mask[:, :, : state.width, :end]
         heads = F.scaled_dot_product_attention(split[0], keys, values, mask, scale=1.0)
         return self.self_output(heads.transpose(1, 2).reshape(x.shape))
 
@@ -201,9 +203,7 @@ class FastDecoderLayer(_PackedLayer):
         memory: Float[Tensor, "2 sources heads length d_k"],
     ) -> Float[Tensor, "rows d_model"]:
         """Cross-attention: all hypotheses of a source attend to its one memory."""
-        split = self.cross_query(x).view(
-            -1, state.beam_size, self.heads, memory.size(-1)
-        )
+        split = self.cross_query(x).view(-1, state.width, self.heads, memory.size(-1))
         keys, values = memory
         heads = F.scaled_dot_product_attention(
             split.transpose(1, 2), keys, values, state.source_mask, scale=1.0
@@ -218,7 +218,8 @@ class FastState:
     Stores hold the positions one after the other, each with a slot for every
     hypothesis. Nothing is moved when hypotheses are reordered: `ancestry` (which slots
     hold a hypothesis's own past), added to the scores of self-attention, is 0 there
-    and -∞ elsewhere; a single hypothesis needs none, and attends to all.
+    and -∞ elsewhere; a single hypothesis needs none, and attends to all. A source has
+    `width` hypotheses: one until the first reordering, then `beam_size`.
     """
 
     decoder: "FastDecoder"
@@ -227,34 +228,39 @@ class FastState:
     past: list[Float[Tensor, "2 sources heads slots d_k"]]  # keys, values
     ancestry: Tensor | None  # (sources, 1, beam_size, slots)
     beam_size: int
-    filled: int = 0
+    width: int = 1
+    filled: int = 0  # slots
+    position: int = 0
 
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
-        model = self.decoder.model
-        position = self.filled // self.beam_size
+        model, end = self.decoder.model, self.filled + self.width
+        if self.ancestry is not None:
+            new = self.ancestry[:, 0, : self.width, self.filled : end]
+            new.diagonal(dim1=1, dim2=2).zero_()  # each sees its own
         rows = F.embedding(tokens, model.target_embedding.table.weight)
         scale = math.sqrt(model.config.d_model)
-        x = torch.add(model.position.table[position], rows, alpha=scale)
+        x = torch.add(model.position.table[self.position], rows, alpha=scale)
         for layer, past, memory in zip(
             self.decoder.layers, self.past, self.memory, strict=True
         ):
             x = layer(x, self, past, memory)
-        self.filled += self.beam_size
+        self.filled, self.position = end, self.position + 1
         x = model.decoder.norm(x)
         return self.decoder.output(x)
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""
         groups = rows.view(-1, self.beam_size)
-        sources = groups[:, 0] // self.beam_size
+        sources = groups[:, 0] // self.width
         if len(sources) < self.past[0].size(1):
             self._keep(sources)
         if self.ancestry is not None:
-            parents = (groups % self.beam_size)[:, :, None]
+            parents = (groups % self.width)[:, :, None]
             before = self.ancestry[:, 0, :, : self.filled]
             before.copy_(before.gather(1, parents.expand_as(before)))
+        self.width = self.beam_size
 
     def _keep(self, sources: Int[Tensor, " kept"]) -> None:
         for past in self.past:
@@ -323,14 +329,18 @@ class FastDecoder:
         mask = padding_mask(source_ids, model.config.pad_id)
         hidden = None if mask.all() else mask
         memory = self._encode(source_ids, hidden)
+        return self._state(memory, hidden, max_length * beam_size, beam_size)
+
+    def _state(
+        self, memory: Tensor, hidden: Tensor | None, slots: int, beam_size: int
+    ) -> DecoderState:
+        """The sources with room for so many slots, all of them empty."""
         layers, _, sources, heads, _, d_k = memory.shape
-        slots = max_length * beam_size
-        past = [memory.new_empty(2, sources, heads, slots, d_k) for _ in range(layers)]
+        past = memory.new_empty(layers, 2, sources, heads, slots, d_k)
         ancestry = None
-        if beam_size > 1:  # at each position, its own slot: later ones by descent
-            own = torch.eye(beam_size, dtype=memory.dtype, device=memory.device).log()
-            ancestry = own.repeat(sources, 1, 1, max_length)
-        return FastState(self, memory, hidden, past, ancestry, beam_size)
+        if beam_size > 1:
+            ancestry = memory.new_full((sources, 1, beam_size, slots), -math.inf)
+        return FastState(self, memory, hidden, list(past), ancestry, beam_size)
 
     @torch.no_grad()
     def _encode(

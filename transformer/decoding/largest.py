@@ -50,15 +50,19 @@ def topk(
 def log_softmax_at(
     logits: Float[Tensor, "rows vocabulary"], ids: Int[Tensor, "rows count"]
 ) -> Float[Tensor, "rows count"]:
-    """The log-probabilities of some ids of each row.
+    """The log-probabilities of some ids of each row; the logits may be written over.
 
-    Of a large table on a CPU part by part, so that no second one is made.
+    They are on a CPU, if they are many: part by part, with no second table. Half
+    precision would not do for the sums.
     """
-    if logits.device.type != "cpu" or logits.numel() <= _AT_ONCE:
+    whole = logits.device.type != "cpu" or logits.dtype.itemsize < 4
+    if whole or logits.numel() <= _AT_ONCE:
         return logits.log_softmax(dim=-1).gather(1, ids)
-    rows = max(1, _AT_ONCE // logits.size(1))
-    parts = zip(logits.split(rows), ids.split(rows), strict=True)
-    found = [part.log_softmax(dim=-1).gather(1, some) for part, some in parts]
+    rows, found = max(1, _AT_ONCE // logits.size(1)), []
+    for part, some in zip(logits.split(rows), ids.split(rows), strict=True):
+        part -= part.amax(dim=-1, keepdim=True)
+        chosen = part.gather(1, some)
+        found.append(chosen - part.exp_().sum(dim=-1, keepdim=True).log())
     return torch.cat(found)
 
 

@@ -265,9 +265,15 @@ def likeliest(
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
     """Log-probabilities and ids of each row's likeliest tokens, best first.
 
-    Of equals the lowest id comes first.
+    Of equals the lowest id comes first; what has no probability comes last, at -inf.
+    The logits may be written over.
+
+    Raises:
+        ValueError: for logits that are NaN or +inf.
     """
     values, ids = topk(logits, min(count + 1, logits.size(-1)))
+    if not (values[:, 0] < math.inf).all():  # nor is NaN below it
+        raise ValueError(_NOT_FINITE)
     ids = ids[:, :count]
     tied = (values[:, 1:] == values[:, :-1]).any(dim=1)
     if tied.any():  # topk leaves the order of equals open: take one after another
@@ -277,21 +283,9 @@ def likeliest(
             best = left.argmax(dim=-1, keepdim=True)  # of equals the lowest id
             ids[tied, place] = best.squeeze(1)
             left.scatter_(1, best, -math.inf)
-    return log_softmax_at(logits, ids), ids
-
-
-def _ranked(logits: Tensor, count: int) -> tuple[list[list[float]], list[list[int]]]:
-    """`likeliest` as lists; a row in which every logit is -inf has no likely token.
-
-    Raises:
-        ValueError: for logits that are NaN or +inf.
-    """
-    log_probabilities, ids = likeliest(logits, count)
-    largest = logits.gather(1, ids[:, :1]).flatten().tolist()
-    if not all(logit < math.inf for logit in largest):  # nor is NaN below it
-        raise ValueError(_NOT_FINITE)
-    nowhere = log_probabilities.isnan()
-    return log_probabilities.masked_fill(nowhere, -math.inf).tolist(), ids.tolist()
+    log_probabilities = log_softmax_at(logits, ids)
+    nowhere = log_probabilities.isnan()  # where every logit is -inf
+    return log_probabilities.masked_fill(nowhere, -math.inf), ids
 
 
 def expand(
@@ -362,7 +356,7 @@ def beam_search(
     config = decoder.model.config
     source = as_batch(decoder.model, source_ids, max_length)
     length_normalised(0.0, max_length, length_penalty)  # refused now, or never
-    start = fill([Hypothesis(0.0, [config.bos_id], 0)], beam_size)
+    start = [Hypothesis(0.0, [config.bos_id], 0)]
     beams = dict.fromkeys(range(len(source)), start)
     finished: list[list[Hypothesis]] = [[] for _ in source]
     with evaluating(decoder.model):
@@ -370,10 +364,12 @@ def beam_search(
         for _ in range(max_length):
             batch = [each for beam in beams.values() for each in beam]
             newest = source.new_tensor([each.tokens[-1] for each in batch])
-            scores, ids = _ranked(_step(state, newest, config), beam_size)
+            found = likeliest(_step(state, newest, config), beam_size)
+            scores, ids = (each.tolist() for each in found)
             active: dict[int, list[Hypothesis]] = {}
+            width = len(batch) // len(beams)  # 1 in the first step, then beam_size
             for place, sentence in enumerate(beams):
-                rows = range(place * beam_size, (place + 1) * beam_size)
+                rows = range(place * width, (place + 1) * width)
                 count = beam_size - len(finished[sentence])
                 for longer in expand(batch, rows, scores, ids, count):
                     if longer.tokens[-1] == config.eos_id:

@@ -40,7 +40,8 @@ class DecoderState(Protocol):
     `step` appends a token to each row and returns logits for the next one, which the
     caller may overwrite and which last until the next step. `reorder` lets row i go on
     from what row `rows[i]` was. A source's rows may be repeated and left out among
-    themselves, and sources dropped, but the sources keep their order.
+    themselves, and sources dropped, but the sources keep their order. It leaves each
+    with as many rows as there is room for.
     """
 
     def step(
@@ -86,8 +87,8 @@ class SearchModel(Protocol):
 class IncrementalDecoder(Protocol):
     """A model that decodes step by step.
 
-    `prefill` encodes the sources and gives each `beam_size` rows, one after the other:
-    those of a source stay side by side, and `reorder` never mixes sources.
+    `prefill` encodes the sources, a row each, with room for `beam_size` rows of each,
+    made by `reorder`: those of a source stay side by side, and sources never mix.
     """
 
     @property
@@ -196,15 +197,15 @@ class CachedDecoder:
         encoded = model.encode(source_ids)
         mask = padding_mask(source_ids, model.config.pad_id)
         sources = torch.arange(len(source_ids), device=encoded.device)
-        sources = sources.repeat_interleave(beam_size)
         memory, past = [], []
         for layer in decoder_layers(model):
             keys, values = layer.cross_attention.keys_values(encoded, encoded)
-            memory.append(KeysValues(keys[sources], values[sources]))
+            memory.append(KeysValues(keys, values))
             heads = getattr(layer.self_attention, "num_heads", keys.size(1))
-            shape = len(sources), heads, max_length, encoded.size(-1) // heads
+            rows, d_k = len(sources) * beam_size, encoded.size(-1) // heads
+            shape = rows, heads, max_length, d_k
             past.append(KeysValues(keys.new_empty(shape), keys.new_empty(shape)))
-        return CachedState(model, memory, mask[sources], past, sources)
+        return CachedState(model, memory, mask, past, sources)
 
 
 # The modules that are being evaluated: how often at once, and if each was in training.
