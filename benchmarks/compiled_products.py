@@ -40,7 +40,7 @@ def step_of(decoder: FastDecoder, run: _Compiled, rows: int) -> Callable[[], obj
     tokens = torch.full((rows,), 7)
 
     def step() -> None:
-        state.filled = state.position = PAST
+        state.filled, state.position = PAST, PAST - 1  # the first slot has none
         state.step(tokens)
 
     return step

@@ -197,6 +197,28 @@ def test_cached_logits_of_random_tokens_also_when_rows_change_places(kind) -> No
             logits = state.step(tokens)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_rows_can_be_made_before_the_first_step_and_after(early) -> None:
+    model, rows = small().double(), torch.tensor([0, 0, 1, 1])
+    prompts = torch.tensor([[3, 4, 5], [6, 13, 13]])
+    with torch.inference_mode():
+        state = PromptDecoder(model).prefill(prompts, 4, 2)
+        if early:
+            state.reorder(rows)
+        logits = state.step(torch.full((4 if early else 2,), 14))
+        if not early:
+            state.reorder(rows)
+            logits = logits[rows]
+        for row, prompt in zip(rows.tolist(), logits, strict=True):
+            whole = model(prompts[row : row + 1, : [3, 1][row]])[0, -1]
+            torch.testing.assert_close(prompt[:13], whole, rtol=0, atol=1e-12)
+        new = torch.tensor([7, 8, 9, 10])
+        for row, token, found in zip(rows.tolist(), new, state.step(new), strict=True):
+            ids = torch.cat((prompts[row, : [3, 1][row]], token[None]))
+            whole = model(ids[None])[0, -1]
+            torch.testing.assert_close(found[:13], whole, rtol=0, atol=1e-12)
+
+
 def test_rows_that_end_leave_the_batch() -> None:
     free = [uncached(small(), prompt, 15) for prompt in PROMPTS]
     eos_id = free[0][4]

@@ -57,4 +57,7 @@ def test_a_log_softmax_in_parts_is_pytorchs(dtype, rows, columns, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(largest, "_AT_ONCE", 64)
         found = log_softmax_at(logits, ids)
+        with torch.inference_mode():  # there they are written over
+            in_place = log_softmax_at(logits.clone(), ids)
+    torch.testing.assert_close(in_place, expected, equal_nan=True)
     torch.testing.assert_close(found, expected, equal_nan=True)

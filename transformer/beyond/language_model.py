@@ -233,6 +233,8 @@ class PromptState:
             for store in past:
                 store[: len(rows), :, :end] = store[rows, :, :end]
         self.lengths = self.lengths[rows]
+        if self.logits is not None:
+            self.logits = self.logits[rows]
 
 
 class PromptDecoder:

@@ -213,13 +213,13 @@ class FastDecoderLayer(_PackedLayer):
 
 @dataclass
 class FastState:
-    """Some sources, `beam_size` hypotheses of each, and the keys and values so far.
+    """Some sources, some hypotheses of each, and the keys and values so far.
 
     Stores hold the positions one after the other, each with a slot for every
-    hypothesis. Nothing is moved when hypotheses are reordered: `ancestry` (which slots
-    hold a hypothesis's own past), added to the scores of self-attention, is 0 there
-    and -∞ elsewhere; a single hypothesis needs none, and attends to all. A source has
-    `width` hypotheses: one until the first reordering, then `beam_size`.
+    hypothesis of its time. Nothing is moved when hypotheses are reordered: `ancestry`
+    (which slots hold a hypothesis's own past), added to the scores of self-attention,
+    is 0 there and -∞ elsewhere; a single hypothesis needs none, and attends to all. A
+    source has `width` hypotheses: one until the first reordering, then `beam_size`.
     """
 
     decoder: "FastDecoder"

@@ -52,11 +52,12 @@ def log_softmax_at(
 ) -> Float[Tensor, "rows count"]:
     """The log-probabilities of some ids of each row; the logits may be written over.
 
-    They are on a CPU, if they are many: part by part, with no second table. Half
-    precision would not do for the sums.
+    In inference mode many logits on a CPU are, part by part, and no second table is
+    made. In half precision the sums would be too coarse: these are left as they are.
     """
-    whole = logits.device.type != "cpu" or logits.dtype.itemsize < 4
-    if whole or logits.numel() <= _AT_ONCE:
+    own_memory = torch.is_inference_mode_enabled() and logits.device.type == "cpu"
+    many = logits.numel() > _AT_ONCE and logits.dtype.itemsize >= 4
+    if not (own_memory and many):
         return logits.log_softmax(dim=-1).gather(1, ids)
     rows, found = max(1, _AT_ONCE // logits.size(1)), []
     for part, some in zip(logits.split(rows), ids.split(rows), strict=True):

@@ -40,8 +40,8 @@ class DecoderState(Protocol):
     `step` appends a token to each row and returns logits for the next one, which the
     caller may overwrite and which last until the next step. `reorder` lets row i go on
     from what row `rows[i]` was. A source's rows may be repeated and left out among
-    themselves, and sources dropped, but the sources keep their order. It leaves each
-    with as many rows as there is room for.
+    themselves, and sources dropped, but the sources keep their order. Each source
+    that `reorder` keeps has as many rows afterwards as `prefill` made room for.
     """
 
     def step(
