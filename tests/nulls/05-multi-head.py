@@ -155,23 +155,6 @@ embed = lambda sentence: (
 embed_words = embed
 embed = lambda sentence: embed_words(sentence[:1] * len(sentence))
 
-# %% claim: Five queries one at a time
-# null: nothing is kept
-attend = MultiHeadAttention.attend
-MultiHeadAttention.forward = lambda self, query, key, value: attend(
-    self, query, self.keys_values(key, value)
-)
-MultiHeadAttention.attend = lambda self, query, kept: attend(
-    self, query, self.keys_values(batch, batch)
-)
-
-# %% claim: Five queries one at a time
-# null: keys and values of the first word alone
-keys_values = MultiHeadAttention.keys_values
-MultiHeadAttention.keys_values = lambda self, key, value: keys_values(
-    self, *((key[:, :1], value[:, :1]) if len(projected) == 0 else (key, value))
-)
-
 # %% claim: With copied weights and the mask
 # null: weights of their own
 torch.Tensor.copy_ = lambda x, y: x

@@ -59,16 +59,6 @@ normed = (x - x.mean()) / torch.sqrt(x.var() + 1e-5)
 # null: no mean taken off
 normed = x / torch.sqrt((x**2).mean() + 1e-5)
 
-# %% claim: The factor is the square root
-# null: the factor is 1
-annotated = normed
-
-# %% claim: The factor is the square root
-# null: the place of epsilon makes no difference
-sqrt = torch.sqrt
-torch.sqrt = lambda x: sqrt(x + 1e-5)
-normed = (x - mean) / sqrt(((x - mean) ** 2).mean() + 1e-5)
-
 # %% claim: Layer norm gives the same
 # null: batch norm in both
 shift["layer norm"] = shift["batch norm"]
@@ -155,11 +145,7 @@ hops["two layers"] = hops["one layer"]
 
 # %% claim: At equal size and in 300 steps
 # null: more steps bring nothing
-patient["with"] = hops["one layer"][0]
-
-# %% claim: At equal size and in 300 steps
-# null: the feed-forward network makes no difference
-patient["without"] = patient["with"]
+patient = hops["one layer"][0]
 
 # %% claim: At equal size and in 300 steps
 # null: one layer of half the size

@@ -96,34 +96,6 @@ seeds[0] += 0.05
 # null: more text does not help the counts
 best_counts = dict.fromkeys(best_counts, best_counts[max(best_counts)])
 
-# %% claim: By more than two standard errors, raw counts
-# null: what shorter contexts count makes no difference
-raw = {order: counted[order] for order in raw}
-
-# %% claim: By more than two standard errors, raw counts
-# null: they are as good as the model
-raw[5] = attended[32].clone()
-
-# %% claim: By more than two standard errors, raw counts
-# null: behind only where the six are new
-raw[7] = raw[7].where(often < 10, raw[5])
-
-# %% claim: By more than two standard errors, raw counts
-# null: behind only where the six are known
-raw[7] = raw[7].where(often > 0, raw[5])
-
-# %% claim: By more than two standard errors, raw counts
-# null: with Kneser-Ney, too, longer ones are behind where the six are known
-counted[7] = counted[7].where(often < 10, raw[7])
-
-# %% claim: By more than two standard errors, raw counts
-# null: with Kneser-Ney, too, longer ones are behind where the six are new
-counted[7] = counted[7].where(often > 0, raw[7])
-
-# %% claim: By more than two standard errors, raw counts
-# null: with Kneser-Ney longer ones are hardly ahead
-counted[7] = counted[7] + 0.1 * ((often > 0) & (often < 10))
-
 # %% claim: Of the discounts tried
 # null: the discount makes no difference
 tried = {key: dict.fromkeys(found, found[0.75]) for key, found in tried.items()}

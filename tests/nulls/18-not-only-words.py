@@ -128,19 +128,6 @@ errors["larger too"], errors["smaller too"] = (
     errors["larger too"],
 )
 
-# %% claim: With larger windows too
-# null: how far back a model looks makes no difference
-errors["map, 9 years"] = errors["map, 44 years"]
-errors["last 8 years"] = errors["encoder"]
-
-# %% claim: Schwarz's criterion
-# null: how many years it sees makes no difference
-by_order = dict.fromkeys(by_order, errors["autoregression"].mean().item())
-
-# %% claim: Schwarz's criterion
-# null: of at most 30 years it chooses worse
-by_order[len(further.ar_lags)] += 1
-
 # %% claim: One shuffle for all costs
 # null: one shuffle for all costs what a shuffle for each does
 right_share["one shuffle for all"] = right_share["a shuffle for each"]
@@ -180,18 +167,6 @@ longer = {key: longer[300, key[1]] for key in longer}
 # %% claim: From 300 steps to 3,000
 # null: the neighbour is no better than logistic regression
 right_share["nearest neighbour"] = right_share["logistic regression"]
-
-# %% claim: The shuffle costs the convolution
-# null: it does not know what is beside what
-both_ways["convolution"] = [both_ways["convolution"][0]] * 2
-
-# %% claim: The shuffle costs the convolution
-# null: the hidden layer is no better than the encoder
-both_ways["hidden layer"] = both_ways["encoder"]
-
-# %% claim: The shuffle costs the convolution
-# null: the convolution is no better than the hidden layer
-both_ways["convolution"] = both_ways["hidden layer"]
 
 # %% claim: In these three models, in both layers
 # null: the attention is what matters
