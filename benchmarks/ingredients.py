@@ -98,7 +98,7 @@ def run(preset: Preset, dataset: TranslationDataset, folder: Path) -> None:
     size = dataset.target_tokenizer.vocab_size
     model = translation_model(size, preset.sizes, config.seed)
     for metrics in train_translator(
-        dataset, model, config, folder, checkpoint_every=50, report=print
+        model, dataset, config, folder, checkpoint_every=50, report=print
     ):
         if metrics.validation_loss is not None:
             print(

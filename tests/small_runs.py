@@ -66,8 +66,8 @@ def run_steps(dataset, folder, steps=None, config=CONFIG, model=None, **options)
     reported = []
     options = {"checkpoint_every": 3, "keep_epochs": 2} | options
     run = train_translator(
-        dataset,
         small_model(dataset) if model is None else model,
+        dataset,
         config,
         folder,
         report=reported.append,

@@ -212,7 +212,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
     run_steps(dataset, tmp_path, 5)
     # What follows the last checkpoint is taken again, and then the disk is full.
     run = train_translator(
-        dataset, small_model(dataset), CONFIG, tmp_path, None, 3, keep_epochs=2
+        small_model(dataset), dataset, CONFIG, tmp_path, None, 3, keep_epochs=2
     )
     next(run)
     kept = newest(tmp_path).name
@@ -229,7 +229,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
 
 
 def test_a_disk_full_before_the_first_checkpoint(dataset, tmp_path, monkeypatch):
-    run = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    run = train_translator(small_model(dataset), dataset, CONFIG, tmp_path)
     next(run)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ValueError, match=r"No space left.*no checkpoint is kept yet"):
@@ -355,9 +355,9 @@ def test_a_run_can_be_made_longer_but_not_where_its_end_shapes_it(dataset, tmp_p
 
 def test_a_training_keeps_other_processes_out_of_its_folder(dataset, tmp_path):
     other = FileLock(tmp_path / "run.lock", is_singleton=False)
-    run = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    run = train_translator(small_model(dataset), dataset, CONFIG, tmp_path)
     next(run)
-    again = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    again = train_translator(small_model(dataset), dataset, CONFIG, tmp_path)
     next(again)  # a notebook's cell that was stopped and is run again
     run.close()
     with pytest.raises(TimeoutError):
@@ -371,15 +371,15 @@ def test_a_training_keeps_other_processes_out_of_its_folder(dataset, tmp_path):
 def test_of_two_trainings_in_one_process_the_later_has_the_folder(
     dataset, whole_run, tmp_path
 ):
-    first = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    first = train_translator(small_model(dataset), dataset, CONFIG, tmp_path)
     next(first)
-    again = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    again = train_translator(small_model(dataset), dataset, CONFIG, tmp_path)
     next(again)
     with pytest.raises(ValueError, match=r"another training has taken .* over"):
         next(first)
     assert [each.step for each in read_metrics(tmp_path)] == [1]
     again.close()
-    left = train_translator(dataset, small_model(dataset), CONFIG, tmp_path)
+    left = train_translator(small_model(dataset), dataset, CONFIG, tmp_path)
     next(left)
     run_steps(dataset, tmp_path)  # to its end
     with pytest.raises(ValueError, match=r"another training has taken .* over"):

@@ -56,7 +56,7 @@ def new_model(dataset, seed=1, **sizes):
 
 def run_steps(dataset, folder, steps=None, config=CONFIG, model=None):
     model = new_model(dataset) if model is None else model
-    run = train_language_model(dataset, model, config, folder, checkpoint_every=4)
+    run = train_language_model(model, dataset, config, folder, checkpoint_every=4)
     metrics = list(itertools.islice(run, steps))
     run.close()
     return metrics
@@ -121,17 +121,17 @@ def test_what_is_no_text_is_refused(tmp_path, data, message):
 def test_too_little_text_and_a_window_too_long_are_refused(dataset):
     with pytest.raises(ValueError, match="at least 4097 and 2 are needed"):
         train_language_model(
-            dataset,
             new_model(dataset, max_length=4096),
+            dataset,
             dataclasses.replace(CONFIG, batch_tokens=5000),
         )
     config = dataclasses.replace(CONFIG, micro_batch_tokens=11)
     with pytest.raises(ValueError, match="max_length = 12 tokens, but at most 11 fit"):
-        train_language_model(dataset, new_model(dataset), config)
+        train_language_model(new_model(dataset), dataset, config)
     with pytest.raises(ValueError, match="files must be a whole number of at least 1"):
         TextDataset.load([])
     with pytest.raises(ValueError, match="but the tokenizer"):
-        train_language_model(dataset, language_model(50, SIZES), CONFIG)
+        train_language_model(language_model(50, SIZES), dataset, CONFIG)
 
 
 # The run
@@ -188,7 +188,7 @@ def test_patience_and_divergence_end_a_run(dataset, tmp_path):
     lost = dataclasses.replace(CONFIG, epochs=50, patience=1, learning_rate=3.0)
     reported = []
     model = new_model(dataset)
-    run = train_language_model(dataset, model, lost, report=reported.append)
+    run = train_language_model(model, dataset, lost, report=reported.append)
     assert len(list(run)) < 50 * len(run_steps(dataset, None)) / 3
     assert "the run ends" in reported[-1]
     model = new_model(dataset)
@@ -347,7 +347,7 @@ def test_a_model_that_cannot_be_decoded_is_refused_at_once(dataset):
     model.encoder.layers[0].forward = lambda x, mask=None: x
     for use in (
         lambda: TextGenerator(model, dataset.tokenizer),
-        lambda: next(train_language_model(dataset, model, CONFIG)),
+        lambda: next(train_language_model(model, dataset, CONFIG)),
     ):
         with pytest.raises(ValueError, match="has forward of its own"):
             use()
@@ -361,7 +361,7 @@ def test_a_wrapped_model_is_unwrapped(dataset, tmp_path):
     text.save(tmp_path / "text.safetensors")
     assert type(TextGenerator.load(tmp_path / "text.safetensors").model) is type(model)
     before = model.output.weight.detach().clone()
-    next(train_language_model(dataset, wrapped, CONFIG))
+    next(train_language_model(wrapped, dataset, CONFIG))
     assert not model.output.weight.equal(before)
 
 

@@ -285,7 +285,7 @@ def test_training_learns(dataset):
 def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
     model = small_model(dataset)
     seen = {}
-    for each in train_translator(dataset, model, CONFIG, tmp_path / "run"):
+    for each in train_translator(model, dataset, CONFIG, tmp_path / "run"):
         if each.validation_loss is not None:
             state = read_training_state(newest(tmp_path / "run"))
             seen[each.validation_loss] = state["average"]
@@ -294,7 +294,7 @@ def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
         assert torch.equal(weight, best[f"module.{name}"])
     assert equal(weights(load_run(tmp_path / "run").model), weights(model))
     again = small_model(dataset, seed=9)
-    assert list(train_translator(dataset, again, CONFIG, tmp_path / "run")) == []
+    assert list(train_translator(again, dataset, CONFIG, tmp_path / "run")) == []
     assert equal(weights(again), weights(model))
 
 
@@ -341,7 +341,7 @@ def test_other_special_ids_are_refused_by_name(dataset):
     size = dataset.source_tokenizer.vocab_size
     config = TransformerConfig(size, size, **SIZES, pad_id=9, bos_id=10, eos_id=11)
     with pytest.raises(ValueError, match="pad_id is 9 in the model's config, but 0"):
-        train_translator(dataset, Transformer(config), CONFIG)
+        train_translator(Transformer(config), dataset, CONFIG)
 
 
 @pytest.mark.plain
@@ -349,18 +349,18 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkey
     model = small_model(dataset)
     for name in ("checkpoint_every", "keep_epochs"):
         with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
-            train_translator(dataset, model, CONFIG, **{name: 0})
+            train_translator(model, dataset, CONFIG, **{name: 0})
     few = dataclasses.replace(CONFIG, batch_tokens=9)
     with pytest.raises(ValueError, match="tokens, but at most 9 fit"):
-        train_translator(dataset, model, few)
+        train_translator(model, dataset, few)
     with pytest.raises(ValueError, match="name of a folder, got ''"):
-        train_translator(dataset, model, CONFIG, "")
+        train_translator(model, dataset, CONFIG, "")
     for name in ("train", "validation", "validation_pairs"):
         with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
-            train_translator(dataset._replace(**{name: []}), model, CONFIG)
+            train_translator(model, dataset._replace(**{name: []}), CONFIG)
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu.metrics", None)
     with pytest.raises(ValueError, match="needs sacrebleu: pip install"):
-        train_translator(dataset, model, CONFIG)
+        train_translator(model, dataset, CONFIG)
 
 
 def test_the_state_of_a_run_is_restored_to_the_last_bit(dataset):
@@ -421,7 +421,7 @@ def test_a_model_that_cannot_be_saved_is_refused_before_a_step(dataset, tmp_path
     model.output = nn.Sequential(model.output)
     before = weights(model)
     with pytest.raises(ValueError, match=r"cannot be saved: .*output\.weight"):
-        next(train_translator(dataset, model, CONFIG, tmp_path / "run"))
+        next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
     assert equal(weights(model), before)
 
 

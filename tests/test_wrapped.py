@@ -146,7 +146,7 @@ def test_an_untied_model_is_refused_before_a_step(dataset, tmp_path) -> None:
     assert model.config.tie_embeddings
     model.output.weight = nn.Parameter(model.output.weight.detach().clone())
     with pytest.raises(ValueError, match="cannot be saved: it is not tied"):
-        next(train_translator(dataset, model, CONFIG, tmp_path / "run"))
+        next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
 
 
 def test_a_subclass_is_not_loaded_as_another_model(tmp_path) -> None:
@@ -179,7 +179,7 @@ def test_an_output_with_a_forward_of_its_own_is_trained_as_it_is(dataset) -> Non
     model.output.forward = types.MethodType(
         lambda self, x: 0 * plain(self, x), model.output
     )
-    metrics = next(train_translator(dataset, model, CONFIG))
+    metrics = next(train_translator(model, dataset, CONFIG))
     size = model.config.target_vocab_size
     assert math.isclose(metrics.loss, math.log(size), rel_tol=1e-5)
 
@@ -195,7 +195,7 @@ def test_a_wrapped_output_is_trained(dataset) -> None:
 
     model = small_model(dataset, tie_embeddings=False)
     model.output = Wrapper(model.output)
-    assert next(train_translator(dataset, model, CONFIG)).step == 1
+    assert next(train_translator(model, dataset, CONFIG)).step == 1
 
 
 @pytest.mark.parametrize("z", [102.0, 102.9, 103.5, 120.0])
@@ -231,7 +231,7 @@ def test_examples_that_cannot_be_read_are_refused_at_once(
     data = copy.deepcopy(dataset)
     change(data)
     with pytest.raises(ValueError, match=message):
-        train_translator(data, small_model(dataset), CONFIG)
+        train_translator(small_model(dataset), data, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_examples_that_cannot_be_read_are_refused_at_once(
 )
 def test_what_cannot_be_scored_is_refused_at_once(dataset, other, message) -> None:
     with pytest.raises(ValueError, match=message):
-        train_translator(dataset._replace(**other), small_model(dataset), CONFIG)
+        train_translator(small_model(dataset), dataset._replace(**other), CONFIG)
 
 
 def test_a_validation_sentence_that_is_too_long_is_refused_at_once(dataset) -> None:
@@ -251,7 +251,7 @@ def test_a_validation_sentence_that_is_too_long_is_refused_at_once(dataset) -> N
     pairs[1] = (" ".join(["Jane"] * 999), pairs[1][1])
     with pytest.raises(ValueError, match=r"validation sentence 2: .* too long: 999"):
         train_translator(
-            dataset._replace(validation_pairs=pairs), small_model(dataset), CONFIG
+            small_model(dataset), dataset._replace(validation_pairs=pairs), CONFIG
         )
 
 

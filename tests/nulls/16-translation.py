@@ -54,7 +54,7 @@ config = replace(config, learning_rate=1e-12)
 model = translation_model(dataset.source_tokenizer.vocab_size, sizes)
 epochs = [
     metrics
-    for metrics in train_translator(dataset, model, config)
+    for metrics in train_translator(model, dataset, config)
     if metrics.validation_loss is not None
 ]
 

@@ -166,7 +166,7 @@ def train(
         )
         with group.connected():
             for metrics in train_translator(
-                *(dataset, model, config, out, group, save_every, keep_epochs),
+                *(model, dataset, config, out, group, save_every, keep_epochs),
                 report=progress.say,
             ):
                 progress.show(metrics)
@@ -215,7 +215,7 @@ def train_on_files(
     model = language_model(dataset.tokenizer.vocab_size, sizes, config.seed)
     progress = Progress()
     steps = train_language_model(
-        dataset, model, config, out, device, save_every, report=progress.say
+        model, dataset, config, out, device, save_every, report=progress.say
     )
     size = sum(weight.numel() for weight in model.parameters())
     progress.say(

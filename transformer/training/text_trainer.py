@@ -185,8 +185,8 @@ def _summed_loss(
 
 
 def train_language_model(
-    dataset: TextDataset,
     model: nn.Module,
+    dataset: TextDataset,
     config: TrainingConfig,
     folder: str | os.PathLike[str] | None = None,
     device: str = "cpu",

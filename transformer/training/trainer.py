@@ -203,8 +203,8 @@ def translation_model(
 
 
 def train_translator(
-    dataset: TranslationDataset,
     model: nn.Module,
+    dataset: TranslationDataset,
     config: TrainingConfig,
     folder: str | os.PathLike[str] | None = None,
     process_group: ProcessGroup | None = None,
