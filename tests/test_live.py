@@ -13,10 +13,11 @@ from bookkit import explore
 from bookkit.live import LIMIT, describe, describe_model, page, still
 from transformer.cli import main
 from transformer.decoding.translator import Translator
+from transformer.maps import Head, attention_maps
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.phrasebook import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import Vocabulary, WordTokenizer, detokenize
+from transformer.text.words import BOS_ID, Vocabulary, WordTokenizer, detokenize
 from transformer.training.config import TrainingConfig
 from transformer.training.loop import train
 
@@ -512,14 +513,36 @@ def test_without_scripts_there_is_a_picture_and_a_table(
         for item in page.locator(".live-pair ol").first.locator("li").all()
     }
     shown = still(Translator.phrasebook(), SENTENCE, "key")
-    weights = shown.weights[shown.target.index("Africa")]
+    weights = shown.weights[shown.queries.index("Africa")]
     assert {word: float(text or 0) for word, text in seen.items()} == pytest.approx(
-        dict(zip(shown.source, weights.tolist(), strict=True)), abs=0.0051
+        dict(zip(shown.keys, weights.tolist(), strict=True)), abs=0.0051
     )
     page.locator("summary").click()
     assert page.locator("table tbody tr").count() == 6
     assert violations_without_scripts(page) == 0
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "chosen", "words"),
+    [
+        (Head("encoder", 1, 1), 2, "Jane vend sa voiture"),
+        (Head("masked", 0, 3), 3, "<bos> Jane sells her car"),
+    ],
+)
+def test_a_picture_of_one_head_shows_its_weights(head, chosen, words) -> None:
+    translator = Translator.phrasebook()
+    shown = still(translator, "Jane vend sa voiture", "key", chosen, head)
+    assert shown.keys == shown.queries == words.split()
+    source = translator.encode("Jane vend sa voiture")
+    target = translator.target_tokenizer.encode("Jane sells her car")
+    maps = attention_maps(
+        translator.model, torch.tensor([source]), torch.tensor([[BOS_ID, *target]])
+    )
+    expected = getattr(maps, head.kind)[0, head.layer, head.number]
+    torch.testing.assert_close(shown.weights, expected)
+    assert f'id="key-{chosen}" checked' in shown.html
+    assert f"layer {head.layer + 1}, head {head.number + 1}" in shown.html
 
 
 def violations_without_scripts(page: Page) -> int:

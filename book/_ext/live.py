@@ -77,9 +77,9 @@ class Live(SphinxDirective):
         """Make the picture, and what loads the rest."""
         if not self.arguments:
             return [self.model(SENTENCE, {"class": "live"})]
-        sentences = parse_qs(self.options.get("state", "")).get("s")
+        state = {k: v[0] for k, v in parse_qs(self.options.get("state", "")).items()}
         show = self.options.get("show", "")
-        if not sentences or not show:
+        if "s" not in state or not show:
             raise self.error("a view of the model needs :state: with s=… and :show:")
         if unknown := {*show.split()} - sections():
             raise self.error(f"no section is called {', '.join(sorted(unknown))}")
@@ -94,7 +94,7 @@ class Live(SphinxDirective):
             "data-page": f"{self.up}{PAGE}",
         }
         place += [title, *self.parse_content_to_nodes()]
-        place += self.model(sentences[0], attributes)
+        place += self.model(state["s"], attributes, *self.seen(state))
         return [place]
 
     @property
@@ -102,27 +102,40 @@ class Live(SphinxDirective):
         """The way from this page to the top of the site."""
         return "../" * self.env.docname.count("/")
 
-    def model(self, sentence: str, attributes: dict[str, str]) -> nodes.raw:
+    @staticmethod
+    def seen(state: dict[str, str]) -> tuple[int, Any]:
+        """Which token's attention a view begins with, and of which head, if of one."""
+        from transformer.maps import Head
+
+        at = re.fullmatch(r"([ed])(\d+)\.(self|cross)", state.get("at", ""))
+        if not at or "h" not in state:
+            return int(state.get("t", 1)), None
+        side, layer, sublayer = at.groups()
+        kind = "cross" if sublayer == "cross" else {"e": "encoder", "d": "masked"}[side]
+        token = int(state.get("w" if side == "e" else "t", 0))
+        return token, Head(kind, int(layer) - 1, int(state["h"]) - 1)
+
+    def model(self, sentence: str, attributes: dict[str, str], *seen: Any) -> nodes.raw:
         """The place that a script fills, and what asks for the script."""
         attributes["data-live"] = NAME
         opening = " ".join(f'{k}="{html.escape(v)}"' for k, v in attributes.items())
         style = f"<style>{self.style()}</style>"
-        text = f"<div {opening}>\n{style}\n{self.still(sentence).html}\n</div>\n"
+        text = f"<div {opening}>\n{style}\n{self.still(sentence, *seen).html}\n</div>\n"
         return nodes.raw("", text + LOADER % f"{self.up}{SCRIPT}", format="html")
 
     def style(self) -> str:
         """How pictures of translations look."""
         return (folder() / "still.css").read_text("utf-8")
 
-    def still(self, sentence: str, chosen: int = 1) -> Any:
-        """A translation with what each token attended to."""
+    def still(self, sentence: str, chosen: int = 1, head: Any = None) -> Any:
+        """A translation with what each token attended to, or what a head did."""
         from bookkit.live import still
 
         for path in folder().iterdir():
             self.env.note_dependency(str(path))
         key = f"live-{self.env.new_serialno('live')}"
         try:
-            return still(translator(), sentence, key, chosen)
+            return still(translator(), sentence, key, chosen, head)
         except ValueError as error:
             raise self.error(str(error)) from None
 

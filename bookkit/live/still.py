@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bookkit.live.model import Explorable, as_translator
 from transformer.decoding.search import greedy_search
-from transformer.maps import attention_maps
+from transformer.maps import Head, attention_maps
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
@@ -18,6 +18,11 @@ ABOUT = (
     "<p>Choose a word of the translation: the numbers say how much of its attention "
     "goes to each word of the source (the mean over all heads of cross-attention).</p>"
 )
+PLACES = {
+    "encoder": "self-attention, encoder layer",
+    "masked": "self-attention, decoder layer",
+    "cross": "cross-attention, decoder layer",
+}
 
 _ROW = 34  # pixels from word to word
 
@@ -27,15 +32,17 @@ class Still(NamedTuple):
 
     picture: str
     table: str
-    source: list[str]
-    target: list[str]
-    weights: Tensor  # (target, source): the mean of all heads of cross-attention
+    about: str
+    keys: list[str]
+    queries: list[str]
+    weights: Tensor  # (queries, keys): of one head, or the mean over cross-attention
 
     @property
     def html(self) -> str:
         """Picture and table, with a line on how to read them."""
         return (
-            f'<div class="live-still">\n{self.picture}\n{ABOUT}\n{self.table}\n</div>'
+            '<div class="live-still">\n'
+            f"{self.picture}\n{self.about}\n{self.table}\n</div>"
         )
 
 
@@ -47,11 +54,18 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return tokenizer.vocabulary.decode(ids)
 
 
-def still(model: Explorable, sentence: str, key: str, chosen: int = 1) -> Still:
+def still(
+    model: Explorable,
+    sentence: str,
+    key: str,
+    chosen: int = 1,
+    head: Head | None = None,
+) -> Still:
     """A greedy translation, each token with the source tokens that it attended to.
 
-    The weights are the mean of all heads of cross-attention. A reader chooses a token
-    with radio buttons; `key` tells two pictures on a page apart.
+    The weights are the mean of all heads of cross-attention; with a `head`, its own,
+    each of its queries with the keys that it attends to. A reader chooses a query with
+    radio buttons; `key` tells two pictures on a page apart.
     """
     translator = as_translator(model)
     source_ids = translator.encode(sentence)
@@ -64,33 +78,56 @@ def still(model: Explorable, sentence: str, key: str, chosen: int = 1) -> Still:
         torch.tensor([source_ids], device=device),
         torch.tensor([inputs], device=device),
     )
-    weights = maps.cross[0].float().mean(dim=(0, 1)).cpu()
     source = _pieces(translator.source_tokenizer, source_ids)
-    target = [*_pieces(translator.target_tokenizer, found), "<eos>"][: len(inputs)]
-    chosen = min(chosen, len(target) - 1)
-    picture = _draw(source, target, weights, key, chosen)
-    return Still(picture, _table(source, target, weights), source, target, weights)
+    written = _pieces(translator.target_tokenizer, found)
+    target = [*written, "<eos>"][: len(inputs)]
+    shifted = ["<bos>", *written][: len(inputs)]
+    if head is None:
+        weights, about = maps.cross[0].float().mean(dim=(0, 1)), ABOUT
+        names = "A sentence and its translation", "Source", "Translation"
+        keys, queries = source, target
+    else:
+        weights = getattr(maps, head.kind)[0, head.layer, head.number]
+        where = f"{PLACES[head.kind]} {head.layer + 1}, head {head.number + 1}"
+        about = (
+            "<p>Choose a token on the right: the numbers say how much of its attention "
+            f"goes to each token on the left ({where}).</p>"
+        )
+        names = where.capitalize(), "Keys", "Queries"
+        keys = shifted if head.kind == "masked" else source
+        queries = source if head.kind == "encoder" else shifted
+    weights = weights.float().cpu()
+    chosen = min(chosen, len(queries) - 1)
+    picture = _draw(names, keys, queries, weights, key, chosen)
+    table = _table(keys, queries, weights)
+    return Still(picture, table, about, keys, queries, weights)
 
 
 def _draw(
-    source: list[str], target: list[str], weights: Tensor, key: str, chosen: int
+    names: tuple[str, str, str],
+    keys: list[str],
+    queries: list[str],
+    weights: Tensor,
+    key: str,
+    chosen: int,
 ) -> str:
-    rows_high = max(len(source), len(target))
+    name, of_keys, of_queries = names
+    rows_high = max(len(keys), len(queries))
     high = _ROW * rows_high
-    left, right = ((high - _ROW * len(side)) / 2 for side in (source, target))
+    left, right = ((high - _ROW * len(side)) / 2 for side in (keys, queries))
     rules = ", ".join(
         f'.live-pair:has([id="{key}-{i}"]:checked) .live-on-{i}'
-        for i in range(len(target))
+        for i in range(len(queries))
     )
     words = "\n".join(
         f"<li><span>{html.escape(word)}</span>"
         + "".join(
             f'<b class="live-on-{i}" style="--w: {weights[i, j]:.3f}">'
             f"{short(weights[i, j].item())}</b>"
-            for i in range(len(target))
+            for i in range(len(queries))
         )
         + "</li>"
-        for j, word in enumerate(source)
+        for j, word in enumerate(keys)
     )
     arcs = "\n".join(
         f'<g class="live-on-{i}">'
@@ -98,38 +135,37 @@ def _draw(
             f'<path d="M0 {left + _ROW * (j + 0.5):g}C50 {left + _ROW * (j + 0.5):g} '
             f'50 {right + _ROW * (i + 0.5):g} 100 {right + _ROW * (i + 0.5):g}" '
             f'stroke-width="{12 * weights[i, j]:.1f}"/>'
-            for j in range(len(source))
+            for j in range(len(keys))
             if weights[i, j] >= 0.01
         )
         + "</g>"
-        for i in range(len(target))
+        for i in range(len(queries))
     )
     choices = "\n".join(
         f'<li><label><input type="radio" name="{key}" id="{key}-{i}"'
         f"{' checked' if i == chosen else ''}>{html.escape(word)}</label></li>"
-        for i, word in enumerate(target)
+        for i, word in enumerate(queries)
     )
     return "\n".join(
         (
             f"<style>{rules} {{ display: inline; }}</style>",
-            '<div class="live-pair" role="group" '
-            'aria-label="A sentence and its translation">',
-            f'<ol aria-label="Source">\n{words}\n</ol>',
+            f'<div class="live-pair" role="group" aria-label="{name}">',
+            f'<ol aria-label="{of_keys}">\n{words}\n</ol>',
             f'<svg viewBox="0 0 100 {high}" style="--rows: {rows_high}" '
             f'preserveAspectRatio="none" aria-hidden="true">\n{arcs}\n</svg>',
-            f'<ol aria-label="Translation: choose a token">\n{choices}\n</ol>',
+            f'<ol aria-label="{of_queries}: choose a token">\n{choices}\n</ol>',
             "</div>",
         )
     )
 
 
-def _table(source: list[str], target: list[str], weights: Tensor) -> str:
-    head = "".join(f"<th scope=col>{html.escape(word)}</th>" for word in source)
+def _table(keys: list[str], queries: list[str], weights: Tensor) -> str:
+    head = "".join(f"<th scope=col>{html.escape(word)}</th>" for word in keys)
     rows = "\n".join(
         f"<tr><th scope=row>{html.escape(word)}</th>"
         + "".join(f"<td>{weight:.2f}</td>" for weight in row)
         + "</tr>"
-        for word, row in zip(target, weights.tolist(), strict=True)
+        for word, row in zip(queries, weights.tolist(), strict=True)
     )
     table = "All of them as a table"
     return "\n".join(
