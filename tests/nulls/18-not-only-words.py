@@ -151,15 +151,6 @@ with torch.no_grad():
 copy.deepcopy = lambda model: classifiers["one shuffle for all"][0]
 nn.Identity = lambda: classifiers["one shuffle for all"][0].position
 
-# %% claim: By how much the mean cosine
-# null: a table that is a grid, half of its columns for the row and half for the column
-from transformer.positional import sinusoids
-
-axis = sinusoids(4, 16)
-grid = torch.cat((axis.repeat_interleave(4, 0), axis.repeat(4, 1)), dim=1)
-for model in classifiers["as they are"]:
-    model.position.table.weight.data = grid.clone()
-
 # %% claim: From 300 steps to 3,000
 # null: longer training changes nothing
 longer = {key: longer[300, key[1]] for key in longer}

@@ -65,10 +65,6 @@ frames_of = _frames
 _frames = lambda: {**frames_of(), ("once", "more"): frames_of()["mood", "names"]}
 
 # %% claim: 100,000 random sentences
-# null: cutting at spaces makes the same words
-at_spaces = set(french)
-
-# %% claim: 100,000 random sentences
 # null: a word that no sentence has
 french = [*french, "zèbre"]
 

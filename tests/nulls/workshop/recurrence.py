@@ -53,13 +53,13 @@ next_of = lambda english: in_english[:, 1:, None]
 # %% claim: A recurrent layer of PyTorch
 # null: a fused LSTM, one node for all steps
 fused = nn.LSTM(16, 16)
-links["LSTM"] = [
+chain["LSTM"] = [
     longest_chain(fused(torch.randn(n, 16, requires_grad=True))[0]) for n in lengths
 ]
 
 # %% claim: A recurrent layer of PyTorch
 # null: attention's chain grows with the words
-links["attention"] = lengths
+chain["attention"] = lengths
 
 # %% claim: At 256 words attention takes
 # null: all as fast as attention
