@@ -1,12 +1,3 @@
-# %% claim: A linear map of one-hot vectors
-# null: ids that say whether a word is a place
-line = torch.stack([is_place, torch.ones(5)], dim=1)
-best = torch.linalg.lstsq(line, is_place[:, None]).solution
-
-# %% claim: A linear map of one-hot vectors
-# null: ids in the place of one-hot vectors
-torch.eye = lambda size: line
-
 # %% claim: Multiplying one-hot vectors
 # null: the rows in another order
 one_hot = one_hot.roll(1, 0)
@@ -36,17 +27,13 @@ moved["gradient descent"] = moved["Adam"]
 # null: gradient descent in both
 moved["Adam"] = moved["gradient descent"]
 
-# %% claim: With gradient descent each of the four
-# null: rarity alone decides
-more["four times, four verbs"] = more["four times, same verb"]
+# %% claim: After 200 steps the loss
+# null: no training
+table.weight.data.copy_(start)
 
-# %% claim: With gradient descent each of the four
-# null: four sentences are as good as any number
-more["four times, same verb"] = more["four times, four verbs"]
-
-# %% claim: With gradient descent each of the four
-# null: she must always be before the same verb
-more["twice, two verbs"] = more["four times, four verbs"]
+# %% claim: After 200 steps the loss
+# null: neighbours that the middle word determines
+spread = lambda neighbour: 0.0
 
 # %% claim: After training every pair
 # null: no training

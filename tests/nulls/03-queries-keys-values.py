@@ -93,14 +93,6 @@ def attend(x, q, k, v):
 attend_with_values = attend
 attend = lambda x, q, k, v: attend_with_values(x, q, k, 2 * v)
 
-# %% claim: For n words, n + 2n²
-# null: keys and values are made once in the loop too
-products["anew"] = products["once"]
-
-# %% claim: For n words, n + 2n²
-# null: queries are made anew as well
-products["anew"] = 3 * len(tokens) ** 2
-
 # %% claim: *It* attends most
 # null: even weights
 with_itself = torch.full_like(with_itself, 1 / len(pizza))
@@ -132,14 +124,6 @@ def attend(x, q, k, v):
 # %% claim: Ten times the values
 # null: *aime* has the value of *visite*
 sentences["aime"] = sentences["visite"]
-
-# %% claim: With equally long values
-# null: the weight decides at every spread
-with_weight = dict.fromkeys(with_weight, with_weight[0.0])
-
-# %% claim: With equally long values
-# null: the value's length makes no difference
-with_value[1.0] = with_value[0.1]
 
 # %% claim: With all three matrices
 # null: no training

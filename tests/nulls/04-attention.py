@@ -86,6 +86,10 @@ measured |= {
     key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"
 }
 
+# %% claim: Without the scale more than a fifth
+# null: the unscaled median is the shorter one from the start
+middle |= {("none", d): middle["root", d] / 2 for d in widths[1:6]}
+
 # %% claim: In 100 steps under the squared
 # null: the scale makes no difference
 found["no scale, squared error"] = found["÷ √d_k, squared error"]

@@ -164,6 +164,10 @@ runs = dict.fromkeys(runs, runs["none"])
 bias_larger = runs["relative"][:, 2].tolist()
 
 # %% claim: At positions 40 to 59 the learned
+# null: without positions it recalls less than with a learned table
+runs["none"] = runs["none"] / 3
+
+# %% claim: At positions 40 to 59 the learned
 # null: none does it too
 runs["none"] = runs["learned"]
 
