@@ -225,10 +225,6 @@ translator.translate = lambda sentence, beam_size, translate=translator.translat
 reversed = list
 
 # %% claim: Of five such sentences one
-# null: the weakest token tells right from wrong
-right_ones = [False] * len(right_ones)
-
-# %% claim: Of five such sentences one
 # null: one probability for all
 doubtful = dict.fromkeys(doubtful, 0.5)
 

@@ -139,6 +139,22 @@ ablate_heads = lambda model, *heads: nullcontext()
 switch_off = ablate_heads
 ablate_heads = lambda model, *heads: switch_off(model, *owner_heads)
 
+# %% claim: Of the three owner heads
+# null: the head that matters has the highest score
+whose = whose.roll(1, 1)
+
+# %% claim: With each owner head's output
+# null: the heads' own outputs
+owner_heads = []
+
+# %% claim: With each owner head's output
+# null: another head
+owner_heads = [Head("encoder", 1, 3)]
+
+# %% claim: With each owner head's output
+# null: the mean over the owners, not over *sa*
+owned_at = {**owned_at, "whose": owned_at["who"]}
+
 # %% claim: The four words with the most weight
 # null: commoner words get more weight, before *sa* too
 among_ahead = by_count
