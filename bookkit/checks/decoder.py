@@ -47,7 +47,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         )
     if _same(given, last) and _same(wanted, first):
         return wrong(
-            "The shift goes the wrong way: each row would be asked for the word "
+            "The shift goes the wrong way: each position would be asked for the word "
             "before the one it reads."
         )
     if _same(given, target[:-1]) or _same(wanted, target[1:]):
@@ -81,41 +81,46 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
     return wrong("Row t must read words up to t and be asked for word t + 1.")
 
 
-def _rows(answer: Any) -> list[int]:
-    """The rows that a reader listed, each once, in order."""
+def _positions(answer: Any) -> list[int]:
+    """The positions that a reader listed, each once, in order."""
     if isinstance(answer, str) or not isinstance(answer, Iterable):
-        raise Refused("Give lists of row numbers, such as [0, 1].")
-    return sorted({int(number(row, "the number of a row")) for row in answer})
+        raise Refused("Give lists of position numbers, such as [0, 1].")
+    return sorted({int(number(each, "the number of a position")) for each in answer})
 
 
 @exercise
 def check_notices(answer: Mapping[str, Any]) -> Verdict:
-    """The decoder rows that change with a target word, and with a source word."""
-    africa, september = map(_rows, blanks(answer, ("Africa", "septembre")))
+    """The decoder positions that change with a target word, and with a source word."""
+    africa, september = map(_positions, blanks(answer, ("Africa", "septembre")))
     if africa != [3, 4, 5]:
+        reads = "Position 3 reads Africa itself: the mask allows one's own position."
+        asked = "Position 2 is asked for Africa, but does not read it: it reads visits."
+        everywhere = "The causal mask keeps positions 0 to 2 from seeing Africa."
         reasons = {
-            (3,): "Later rows look back at Africa: the causal mask lets them.",
-            (4, 5): "Row 3 reads Africa itself: the mask allows one's own position.",
+            (3,): "Later positions look back at Africa: the causal mask lets them.",
+            (4, 5): reads,
             (0, 1, 2): "That is the past: the mask keeps it from seeing Africa.",
             (0, 1, 2, 3): "That is the mask the wrong way round: the past is safe.",
-            (2, 3, 4, 5): (
-                "Row 2 is asked for Africa, but does not read it: it reads visits."
-            ),
-            (2,): "Row 2 is asked for Africa, but does not read it: it reads visits.",
-            (0, 1, 2, 3, 4, 5): "The causal mask keeps rows 0 to 2 from seeing Africa.",
-            (): "Row 3 reads Africa: it must notice.",
+            (2, 3, 4, 5): asked,
+            (2,): asked,
+            (0, 1, 2, 3, 4, 5): everywhere,
+            (): "Position 3 reads Africa: it must notice.",
         }
-        why = reasons.get(tuple(africa), "Rows are numbered from 0, and <bos> is 0.")
+        why = reasons.get(
+            tuple(africa), "Positions are numbered from 0, and <bos> is 0."
+        )
         return wrong(f"Africa: {why}")
     if september != list(range(6)):
         if september in ([5], [4, 5], [4]):
-            why = "cross-attention has no triangle, and every row hears every word."
+            why = (
+                "cross-attention has no triangle, and every position hears every word."
+            )
         elif september == []:
             why = "the memory enters the decoder by cross-attention."
         else:
-            why = "the causal mask is for the target; who stops a row from listening?"
+            why = "the causal mask is for the target; who stops one from listening?"
         return wrong(f"septembre: {why}")
-    return right("Earlier rows do not change; the source reaches every row.")
+    return right("Earlier positions do not change; the source reaches every position.")
 
 
 @exercise
@@ -157,7 +162,7 @@ def check_cross(
             scores.softmax(dim=0) @ (memory @ w_v)
         ),
         "There is no softmax.": scores @ (memory @ w_v),
-        "No causal mask here: every row may hear the whole source.": (
+        "No causal mask here: every position may hear the whole source.": (
             scores.masked_fill(future, -torch.inf).softmax(-1) @ (memory @ w_v)
         ),
         "You blended the memory itself: project it to values first.": (

@@ -62,7 +62,7 @@ WRONG = [
     (check_notices, everyone([3, 4, 5], []), "memory enters"),
     (check_notices, everyone([3, 4, 5], [3, 4, 5]), "for the target"),
     (check_notices, {"Africa": [3, 4, 5]}, "Nothing stands under 'septembre'"),
-    (check_notices, everyone(3, range(6)), "lists of row numbers"),
+    (check_notices, everyone(3, range(6)), "lists of position numbers"),
     (check_notices, everyone([4, 5, 6], range(6)), "numbered from 0"),
     (check_notices, everyone([2], range(6)), "asked for"),
     (check_cross, cross(swap=True), "reversed"),

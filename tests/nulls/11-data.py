@@ -131,10 +131,6 @@ come_waste = [come_waste[-1]] * len(counts)
 # null: batches by tokens waste what batches as they come do
 token_waste = come_waste[1:]
 
-# %% claim: As they come, padding rises
-# null: all padding comes from the sorted side
-longer_side = wasted(by_tokens)
-
 # %% claim: The held-out sentences of the runs
 # null: both are sentences of the random split
 sample_pairs_of = sample_pairs
