@@ -31,7 +31,7 @@ def by_size(
     vocab_size: int,
 ) -> dict[str, float]:
     """How long German sentences are in so many subwords, and how rare these are."""
-    subwords = SubwordTokenizer.train(joint, vocab_size)
+    subwords = SubwordTokenizer.train(joint, vocab_size, "tok")
     seen = Counter(i for pair in train for side in pair for i in subwords.encode(side))
     words = sum(len(target.split()) for _, target in val)
     pieces = sum(len(subwords.encode(target)) for _, target in val)
@@ -89,7 +89,7 @@ def main() -> None:
     )
     size = PRESETS["tiny"].vocab_size
     joint = [side for pair in train for side in pair]
-    subwords = SubwordTokenizer.train(joint, size)
+    subwords = SubwordTokenizer.train(joint, size, "tok")
     sides = {}
     for side, language in enumerate(("en", "de")):
         words = Counter(word for pair in train for word in pair[side].split())

@@ -31,7 +31,7 @@ def test_signatures_name_the_tokenizer():
         corpus_scores([REFERENCE], [REFERENCE], text) for text in ("tok", "raw")
     )
     version = f"version:{sacrebleu.__version__}"
-    assert corpus_scores((REFERENCE,), (REFERENCE,)) == tok
+    assert corpus_scores((REFERENCE,), (REFERENCE,)) == raw
     assert tok.bleu_signature == (
         f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|{version}"
     )
@@ -48,7 +48,7 @@ def test_raw_text_is_tokenised_by_sacrebleu():
 
 
 def test_tokenised_text_raises_no_alarm(caplog):
-    corpus_scores(["a cat sat ."] * 200, ["a cat sits ."] * 200)
+    corpus_scores(["a cat sat ."] * 200, ["a cat sits ."] * 200, "tok")
     assert not caplog.records
 
 

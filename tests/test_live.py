@@ -584,7 +584,7 @@ def subwords() -> Translator:
 
 
 def test_a_model_with_few_subwords_and_no_sentences_is_described() -> None:
-    tokenizer = SubwordTokenizer.train(["ab ba", "a b"], 8)
+    tokenizer = SubwordTokenizer.train(["ab ba", "a b"], 8, "tok")
     config = TransformerConfig(8, 8, 8, 2, 1, 1, 8, max_length=32)
     described = describe(Translator(Transformer(config).eval(), tokenizer, tokenizer))
     (example,) = described["examples"]

@@ -23,7 +23,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def subwords():
-    return SubwordTokenizer.train(SENTENCES, 60)
+    return SubwordTokenizer.train(SENTENCES, 60, "tok")
 
 
 def test_special_symbols_come_first(subwords):
@@ -60,7 +60,9 @@ def test_frequent_words_are_one_piece():
 def test_tok_text_is_normalised_in_training_and_in_use():
     ordinary = ["L'ami d'Éric attend.", "The man’s dog, “Rex”, waits."]
     normalised = [moses_style(sentence) for sentence in ordinary]
-    one, other = (SubwordTokenizer.train(each, 90) for each in (ordinary, normalised))
+    one, other = (
+        SubwordTokenizer.train(each, 90, "tok") for each in (ordinary, normalised)
+    )
     assert one.to_json() == other.to_json()
     for sentence, expected in zip(ordinary, normalised, strict=True):
         assert one.encode(sentence) == one.encode(expected)

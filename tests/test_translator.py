@@ -46,7 +46,7 @@ def random_model(source, target=None, seed=0, **options):
 @pytest.fixture(scope="module")
 def subwords():
     sentences = [" ".join(side) for pair in sample_pairs(60, 0) for side in pair]
-    return SubwordTokenizer.train(sentences, 110)
+    return SubwordTokenizer.train(sentences, 110, "tok")
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ class SubwordTokenizer(Tokenizer):
             truncates, pads or drops merges, or another `text`.
     """
 
-    def __init__(self, tokenizer: Any, text: str = "tok") -> None:
+    def __init__(self, tokenizer: Any, text: str = "raw") -> None:
         require_text(text)
         symbols = [tokenizer.id_to_token(i) for i in range(len(SUBWORD_SYMBOLS))]
         if symbols != list(SUBWORD_SYMBOLS):
@@ -58,7 +58,7 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def train(
-        cls, sentences: Iterable[str], vocab_size: int, text: str = "tok"
+        cls, sentences: Iterable[str], vocab_size: int, text: str = "raw"
     ) -> "SubwordTokenizer":
         """Merge the most frequent neighbours until there are `vocab_size` pieces.
 

@@ -25,7 +25,7 @@ class TranslationScores(NamedTuple):
 
 
 def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[str], text: str = "tok"
+    hypotheses: Sequence[str], references: Sequence[str], text: str = "raw"
 ) -> TranslationScores:
     """Corpus BLEU and chrF of translations with one reference each, by sacreBLEU.
 
