@@ -144,18 +144,13 @@ def torch_initialisation(model: Transformer) -> Transformer:
 
 
 @torch.no_grad()
-def scale(model: Transformer, factor: float, *parts: str) -> Transformer:
-    """Multiply the initial weights of the linear maps with these names."""
-    for name, part in model.named_modules():
-        if isinstance(part, nn.Linear) and name.rpartition(".")[2] in parts:
+def scale(model: Transformer, factor: float) -> Transformer:
+    """Multiply the initial weights of all linear maps."""
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
             part.weight *= factor
     return model
 
-
-QUERY_KEY = ("query_proj", "key_proj")
-INNER = ("value_proj", "expand")
-LAST = ("output_proj", "contract")  # what a sublayer adds to the residual comes from it
-LOGITS = ("output",)
 
 PRE = {"norm_first": True}
 FEW = {"examples": 1000, "training": half(epochs=48)}
@@ -209,23 +204,7 @@ VARIANTS = {
     "torch-init": Variant("torch's own initial weights", change=torch_initialisation),
     "large-init": Variant(
         "initial weights five times Xavier's",
-        change=lambda model: scale(model, 5, *QUERY_KEY, *INNER, *LAST, *LOGITS),
-    ),
-    "large-query-key": Variant(
-        "query and key maps alone × 5",
-        change=lambda model: scale(model, 5, *QUERY_KEY),
-    ),
-    "large-value-output": Variant(
-        "attention's value and output maps alone × 5",
-        change=lambda model: scale(model, 5, "value_proj", "output_proj"),
-    ),
-    "large-others": Variant(
-        "all but the query and key maps × 5",
-        change=lambda model: scale(model, 5, *INNER, *LAST, *LOGITS),
-    ),
-    "large-others-balanced": Variant(
-        "the same, but each sublayer's last map ÷ 5: additions of Xavier's size",
-        change=lambda model: scale(scale(model, 5, *INNER, *LOGITS), 1 / 5, *LAST),
+        change=lambda model: scale(model, 5),
     ),
 }
 

@@ -545,6 +545,12 @@ def test_a_picture_of_one_head_shows_its_weights(head, chosen, words) -> None:
     assert f"layer {head.layer + 1}, head {head.number + 1}" in shown.html
 
 
+def test_a_head_that_is_not_there_is_refused() -> None:
+    for head in (Head("encoder", 1, 4), Head("encoder", 2, 0), Head("cross", 0, -1)):
+        with pytest.raises(ValueError, match=r"no Head\(kind="):
+            still(Translator.phrasebook(), "Jane vend sa voiture", "key", 1, head)
+
+
 def violations_without_scripts(page: Page) -> int:
     """What a script cannot look for here: pictures without words."""
     return page.locator("svg:not([aria-hidden]):not([aria-label])").count()

@@ -104,7 +104,10 @@ class Live(SphinxDirective):
 
     @staticmethod
     def seen(state: dict[str, str]) -> tuple[int, Any]:
-        """Which token's attention a view begins with, and of which head, if of one."""
+        """Which token's attention a view begins with, and of which head, if of one.
+
+        What the view has switched off is on in the picture.
+        """
         from transformer.maps import Head
 
         at = re.fullmatch(r"([ed])(\d+)\.(self|cross)", state.get("at", ""))

@@ -39,7 +39,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
     given, wanted = (tensor(part, "two tensors") for part in pair)
     first, last = target[:, :-1], target[:, 1:]
     if _same(given, first) and _same(wanted, last):
-        return right("Row t reads words up to t and predicts word t + 1.")
+        return right("Position t reads words up to t and predicts word t + 1.")
     if _same(given, wanted):
         return wrong(
             "Input and labels are the same: the model would learn to repeat what it "
@@ -78,7 +78,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         return wrong("The input is right, the labels are not: drop only the first.")
     if _same(wanted, last):
         return wrong("The labels are right, the input is not: drop only the last.")
-    return wrong("Row t must read words up to t and be asked for word t + 1.")
+    return wrong("Position t must read words up to t and be asked for word t + 1.")
 
 
 def _positions(answer: Any) -> list[int]:
@@ -118,7 +118,7 @@ def check_notices(answer: Mapping[str, Any]) -> Verdict:
         elif september == []:
             why = "the memory enters the decoder by cross-attention."
         else:
-            why = "the causal mask is for the target; who stops one from listening?"
+            why = "the causal mask is for the target, and nothing hides the source."
         return wrong(f"septembre: {why}")
     return right("Earlier positions do not change; the source reaches every position.")
 

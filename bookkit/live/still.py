@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bookkit.live.model import Explorable, as_translator
 from transformer.decoding.search import greedy_search
-from transformer.maps import Head, attention_maps
+from transformer.maps import Head, all_heads, attention_maps
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
@@ -66,10 +66,15 @@ def still(
     The weights are the mean of all heads of cross-attention; with a `head`, its own,
     each of its queries with the keys that it attends to. A reader chooses a query with
     radio buttons; `key` tells two pictures on a page apart.
+
+    Raises:
+        ValueError: for a head that the model has not.
     """
     translator = as_translator(model)
     source_ids = translator.encode(sentence)
     inner = translator.model
+    if head is not None and head not in all_heads(inner):
+        raise ValueError(f"the model has no {head}")
     (found,) = greedy_search(inner, [source_ids], translator._room(source_ids))
     device = next(inner.parameters()).device
     inputs = [inner.config.bos_id, *found][: inner.config.max_length]

@@ -8,15 +8,15 @@ for attention in attentions:
 # null: the words are alike at the start
 sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 
-# %% claim: With queries a hundred times
+# %% claim: With query matrices a hundred
 # null: sharpness makes no difference
 longer[100] = longer[100][0], longer[1][1], longer[1][2]
 
-# %% claim: With queries a hundred times
+# %% claim: With query matrices a hundred
 # null: sharp weights prevent it, not only delay it
 longer[100] = longer[100][0], longer[100][1], longer[100][1]
 
-# %% claim: With queries a hundred times
+# %% claim: With query matrices a hundred
 # null: longer queries do not sharpen
 longer[100] = longer[1]
 
