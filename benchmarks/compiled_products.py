@@ -1,6 +1,6 @@
 """Who should make the products of a compiled decoding step, for how many rows?
 
-    python benchmarks/compiled_products.py          # five minutes
+    python benchmarks/compiled_products.py          # a minute or two
 
 One step of the small model's decoder layers, without the logits, compiled three ways:
 the products left to PyTorch's library, left to oneDNN, or written by the compiler.

@@ -142,16 +142,22 @@ rates = lambda *stored, **case: {
     ],
 }
 
-# %% claim: In the stored run the compiler's loops
+# %% claim: For one row the compiler's loops
 # null: all three take the same time
-for who in products["microseconds"]:
-    products["microseconds"][who] = products["microseconds"]["PyTorch"]
+for run in products.values():
+    for who in run["microseconds"]:
+        run["microseconds"][who] = run["microseconds"]["PyTorch"]
 
-# %% claim: In the stored run the compiler's loops
+# %% claim: For one row the compiler's loops
 # null: the loops are as fast for many rows as for few
-products["microseconds"]["the compiler"] = [
-    each / 2 for each in products["microseconds"]["PyTorch"]
-]
+for run in products.values():
+    run["microseconds"]["the compiler"] = [
+        each * 0.45 for each in run["microseconds"]["PyTorch"]
+    ]
+
+# %% claim: For one row the compiler's loops
+# null: the two runs are one
+products["Intel"] = products["AMD"]
 
 # %% claim: In the medians of the first three runs the compiled
 # null: the compiled step brings nothing over the packed one
