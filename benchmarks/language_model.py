@@ -46,7 +46,7 @@ ORDERS = range(1, 11)
 CONTEXTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 SMALL = {"d_model": 96, "num_heads": 4, "num_layers": 2, "d_ff": 384}
 LARGE = {"d_model": 128, "num_heads": 4, "num_layers": 4, "d_ff": 512}
-STEPS = 1600  # the chapter's
+STEPS, BATCH_SIZE = 1600, 12  # the chapter's
 
 
 def captions(folder: Path) -> tuple[str, str]:
@@ -199,11 +199,13 @@ def main() -> None:
         f"captions {size}": (train[:size], val) for size in sizes
     }
     jobs = {
-        f"alice seed {seed}": (texts["alice"], SMALL, steps, 16, seed)
+        f"alice seed {seed}": (texts["alice"], SMALL, steps, BATCH_SIZE, seed)
         for seed in (0, 1, 2)
     }
     jobs |= {
-        name: (texts[name], SMALL, steps, 16, 0) for name in texts if name != "alice"
+        name: (texts[name], SMALL, steps, BATCH_SIZE, 0)
+        for name in texts
+        if name != "alice"
     }
     jobs["captions large"] = (
         texts[f"captions {len(train)}"],

@@ -316,6 +316,9 @@ def _compile(step: CompiledStep, options: dict[str, Any]) -> _Run:
         {2: free, 4: free},
         {0: free, 1: free},
     )
+    if hasattr(config.aot_inductor, "precompile_headers"):  # newer than PyTorch 2.6
+        # To prepare headers takes longer than three compilations gain by them.
+        options = options | {"aot_inductor.precompile_headers": False}
     with warnings.catch_warnings(), config.patch(**options), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's, of its own parts
         exported = torch.export.export(step, example, dynamic_shapes=sizes)
