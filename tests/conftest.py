@@ -1,3 +1,4 @@
+import gc
 import sys
 
 import pytest
@@ -11,6 +12,11 @@ settings.load_profile("book")
 def seeded() -> None:
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # collections pass over what was imported
+    gc.set_threshold(20_000, 20)
 
 
 # The package is imported inside fixtures: here it would be loaded before the checker of
