@@ -79,9 +79,10 @@ def number(answer: Any, wanted: str = "a number") -> float:
     try:
         value = float(answer.detach() if isinstance(answer, Tensor) else answer)
     except (TypeError, ValueError):
-        raise Refused(f"Wanted is {wanted}, not {_named(answer)}.") from None
+        kind = _named(answer)
+        raise Refused(f"The answer should be {wanted}, not {kind}.") from None
     if not math.isfinite(value):
-        raise Refused(f"Wanted is {wanted}; yours came out as {value}.")
+        raise Refused(f"The answer should be {wanted}; yours is {value}.")
     return value
 
 
@@ -142,8 +143,8 @@ def explain(
         shapes += f"{tuple(expected.shape)}."
         if near(answer.squeeze(), expected.squeeze()):
             return (
-                "The numbers are right, and an axis of size 1 is too much or too "
-                f"little. {shapes}"
+                "The numbers are right, but there is an axis of size 1 too many or "
+                f"too few. {shapes}"
             )
         if answer.dim() > 1 and near(answer.mT, expected):
             return f"It is transposed. {shapes}"
@@ -154,7 +155,9 @@ def explain(
     if answer.isnan().any():
         return on_nan
     if answer.isinf().any():
-        return "Some entries are infinite: was −∞ left in, or 0 divided by?"
+        return (
+            "Some entries are infinite: was −∞ left in, or was there a division by 0?"
+        )
     if not answer.is_floating_point() and expected.is_floating_point():
         return f"These are whole numbers, {answer.dtype}: the decimals are lost."
     found, wanted = answer.double(), expected.double()
@@ -180,18 +183,18 @@ _HINTS = {
     "torch.exp and the like work on whole tensors.",
     "unsupported operand type(s) for @": "Both sides of @ must be tensors: begin with "
     "one, such as torch.zeros(3).",
-    "more than one value is ambiguous": "`and`, `or` and `not` want a single truth "
+    "more than one value is ambiguous": "`and`, `or` and `not` need a single truth "
     "value: `&`, `|` and `~` work entry by entry.",
-    "bitwise_and": "`&` wants booleans on both sides: dtype=torch.bool makes them.",
+    "bitwise_and": "`&` needs booleans on both sides: dtype=torch.bool makes them.",
 }
 
 
 def _raised(error: Exception) -> str:
     """An exception of the reader's code in a line, and what often lies behind it."""
-    said = str(error)
-    hint = next((hint for words, hint in _HINTS.items() if words in said), "")
-    told = f"your code raised {type(error).__name__}: {said}"
-    return f"{told.rstrip('.')}. {hint}" if hint else told
+    text = str(error)
+    hint = next((hint for words, hint in _HINTS.items() if words in text), "")
+    message = f"your code raised {type(error).__name__}: {text}"
+    return f"{message.rstrip('.')}. {hint}" if hint else message
 
 
 def _copied(value: Any) -> Any:

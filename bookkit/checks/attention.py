@@ -29,20 +29,22 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
     mistakes = {
         "That is only the exponential: divide by the sum of the row.": raised,
         "That is only the exponential, safe as it is: divide by the sum.": lowered,
-        "You shared out along columns: sum over the last dimension.": (
+        "You normalised along columns: sum over the last dimension.": (
             scores.softmax(dim=-2)
         ),
-        "You shared out along the first dimension: sum over the last.": (
+        "You normalised over the first dimension: sum over the last.": (
             scores.softmax(dim=0)
         ),
-        "You shared one whole among all rows: each row must sum to 1.": (
+        "You normalised over all rows together: each row must sum to 1.": (
             raised / raised.sum()
         ),
         "You divided scores by their sum, and left out the exponential.": (
             scores / scores.sum(dim=-1, keepdim=True)
         ),
-        "Those are the logarithms of the shares.": scores.log_softmax(dim=-1),
-        "Each row lost its own maximum and was shared out along columns: sum over the "
+        "Those are the logarithms of the weights: return the weights.": (
+            scores.log_softmax(dim=-1)
+        ),
+        "You subtracted each row's maximum, but normalised along columns: sum over the "
         "last dimension.": lowered / lowered.sum(dim=-2, keepdim=True),
     }
     result = answer(scores)
@@ -63,8 +65,8 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
     wide = torch.tensor([[0.0, 200.0, -200.0]])
     if not near(answer(wide), wide.softmax(dim=-1)):
         return wrong(
-            "A row that holds both −200 and 200 overflows: what you subtract must be "
-            "its maximum, no mean and no minimum, so that no exponent is above 0."
+            "A row that holds both −200 and 200 overflows. Subtract its maximum, not "
+            "its mean or its minimum, so that no exponent is above 0."
         )
     return right("Rows sum to 1, and no score overflows.")
 
@@ -84,18 +86,21 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
         found = number(result, "one number")
         logs = weights.log()
         mistakes = {
-            "You returned 1 over the scale: scores go above the line.": [1 / scale],
-            "The sign is wrong: subtract in the same order above and below.": [-scale],
-            "One logarithm is not enough: the sum below the line hides in it. Take the "
-            "difference of two.": (scores / logs).flatten().tolist(),
+            "You returned 1 over the scale: the scores belong in the numerator.": [
+                1 / scale
+            ],
+            "The sign is wrong: subtract in the same order in the numerator and the "
+            "denominator.": [-scale],
+            "One logarithm is not enough: the softmax's denominator is still in it. "
+            "Take the difference of two.": (scores / logs).flatten().tolist(),
             "Take the logarithm of the weights first: it is their ratio that counts.": (
                 (scores[0, 0] - scores[0, 1]) / (weights[0, 0] - weights[0, 1])
             )
             .reshape(1)
             .tolist(),
-            "You returned √d_k. Somebody else may have divided by another number: find "
-            "it in the weights.": [math.sqrt(d_k)],
-            "You returned d_k. The number is in the weights.": [float(d_k)],
+            "You returned √d_k. The scores may have been divided by another number: "
+            "compute it from the weights.": [math.sqrt(d_k)],
+            "You returned d_k. Compute the number from the weights.": [float(d_k)],
         }
         if math.isclose(found, scale, rel_tol=1e-3):
             continue
@@ -118,32 +123,34 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     expected = hidden.softmax(dim=-1)
     shares = scores.softmax(dim=-1)
     mistakes = {
-        "You hid words after the softmax, so they were counted, and the rows no longer "
-        "sum to 1: fill the scores before it.": shares * mask,
-        "The mask is upside down: True means may attend.": (
+        "You masked words after the softmax, so its sum includes them, and the rows no "
+        "longer sum to 1: fill the scores before it.": shares * mask,
+        "The mask is inverted: True means may attend.": (
             scores.masked_fill(mask, torch.finfo(scores.dtype).min)
             .softmax(dim=-1)
             .masked_fill(mask, 0.0)
         ),
-        "The mask is upside down, and hides nothing from a row that may see all: True "
-        "means may attend.": (
+        "The mask is inverted: True means may attend. A row that your fill masks "
+        "completely also gets equal weights, not zeros.": (
             scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
         ),
-        "One of your two fills has the mask upside down: True means may attend.": (
+        "One of your two fills has the mask inverted: True means may attend.": (
             scores.masked_fill(mask, torch.finfo(scores.dtype).min)
             .softmax(dim=-1)
             .masked_fill(~mask, 0.0)
         ),
-        "Your second fill has the mask upside down: it is for what is hidden.": (
+        "Your second fill has the mask inverted: set the hidden words' weights to 0.": (
             expected.masked_fill(mask, 0.0)
         ),
         "A score of 0 hides nothing, e⁰ is 1: fill with the lowest number.": (
             (scores * mask).softmax(dim=-1)
         ),
         "A score of 0 hides nothing, e⁰ is 1. Zeroing the weights afterwards comes too "
-        "late: the word was counted.": (scores * mask).softmax(dim=-1) * mask,
+        "late: the word is already in the softmax's sum.": (
+            (scores * mask).softmax(dim=-1) * mask
+        ),
         "You ignored the mask.": shares,
-        "You shared out down the columns: a row of weights sums to 1, dim −1.": (
+        "You normalised down the columns: each row must sum to 1, so use dim=-1.": (
             hidden.softmax(dim=-2).nan_to_num()
         ),
         "You added the mask to the scores. A True adds 1, and hides nothing.": (
@@ -155,9 +162,9 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     if not near(result, expected):
         if result.isnan().any():
             return wrong(
-                "There is NaN where at least one key may be seen. A mask turned upside "
-                "down, with −inf, does that: True means may attend. So does 0 times "
-                "−inf: use masked_fill or where."
+                "There is NaN in a row that may attend to at least one key. An "
+                "inverted mask with −inf causes that (True means may attend), and so "
+                "does 0 times −inf: use masked_fill or where."
             )
         return wrong(explain(result, expected, mistakes))
     low = answer(scores - 1000.0, mask)
@@ -168,13 +175,13 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         )
     if not near(low, expected):
         return wrong(
-            "Your fill is not low enough: where all scores are near −1000, a hidden "
-            "word wins. Use the lowest number the dtype has."
+            "Your fill is not low enough: where all scores are near −1000, the "
+            "softmax gives the weight to a hidden word. Use the dtype's lowest number."
         )
     if not near(answer(scores + 1000.0 * ~mask, mask), expected):
         return wrong(
-            "A hidden score that dwarfs the rest breaks yours: fill the scores before "
-            "the softmax, not the weights after it."
+            "The weights are wrong where a hidden score is much larger than the rest: "
+            "fill the scores before the softmax, not the weights after it."
         )
     empty = mask.clone()
     empty[2] = False
@@ -183,9 +190,9 @@ def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         return wrong("A row that may attend to nothing gives NaN: it should be zeros.")
     if near(row, torch.full((2, 5), 1 / 5)):
         return wrong(
-            "A row that may attend to nothing shares its attention among hidden words: "
-            "set masked weights to zero after the softmax, too."
+            "A row that may attend to nothing gives equal weights to hidden words: set "
+            "masked weights to zero after the softmax, too."
         )
     if not near(row, torch.zeros(2, 5)):
         return wrong("A row that may attend to nothing should be zeros.")
-    return right("Hidden words are never counted, and an empty row is zeros.")
+    return right("Hidden words have no effect, and an empty row is zeros.")

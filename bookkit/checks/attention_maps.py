@@ -38,21 +38,24 @@ def check_score(score: Callable[..., Any]) -> Verdict:
     expected = (found - luck).mean(dim=0)
     answer = score(weights, queries, keys, lengths)
     if near(answer, expected):
-        return right("Above zero, a head attends to the key word more than evenly.")
+        return right("A score above zero means more attention than an even share.")
     mistakes = {
         "Rows and columns are swapped: the row belongs to the query word.": (
             (turned - luck).mean(dim=0)
         ),
-        "The same word is query and key: a row and a column have an index each.": (
+        "You used one word as both query and key: index the rows by `queries`, the "
+        "columns by `keys`.": (
             (weights[sentences, :, queries, queries] - luck).mean(dim=0)
         ),
-        "An even share was added: take it away.": (found + luck).mean(dim=0),
-        "Nothing is taken away: an even share would already score.": found.mean(dim=0),
+        "You added an even share: subtract it.": (found + luck).mean(dim=0),
+        "You subtracted nothing: an even share would already score above zero.": (
+            found.mean(dim=0)
+        ),
         "Padding gets no weight, so an even share is one over the sentence's own "
         "length, not over the batch's.": (found - 1 / 6).mean(dim=0),
         "The heads are averaged: each has a score of its own.": expected.mean(),
         "The sentences are not averaged yet: one score for each head.": found - luck,
-        "The sign is turned: more than an even share should be above zero.": -expected,
+        "The sign is wrong: more than an even share should be above zero.": -expected,
     }
     every = weights[:, :, queries, keys]
     crossed = (
@@ -79,18 +82,18 @@ def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdi
         more = cross @ ((third + own) / 2) @ high @ low
         if not near(followed(cross, [*layers, third]), more):
             return wrong("Right for two layers, but not for three.")
-        return right("From the target token, down to the source words.")
+        return right("The weights lead from the target token down to the source words.")
     mistakes = {
-        "The layers are in the wrong order: the way leads down, from the highest "
-        "layer to the lowest.": cross @ low @ high,
-        "A position keeps itself, too: half its row is its own.": (
+        "The layers are in the wrong order: go from the highest layer down to the "
+        "lowest.": cross @ low @ high,
+        "The positions themselves are missing: each counts half as itself.": (
             cross @ layers[1] @ layers[0]
         ),
         "The rows sum to more than one: a position counts half as itself and half as "
         "what it attends to.": cross @ (layers[1] + own) @ (layers[0] + own),
         "Only the highest layer is followed.": cross @ high,
         "Only the lowest layer is followed.": cross @ low,
-        "The encoder's maps are transposed: a row says where its position reads.": (
+        "The encoder's maps are transposed: a row holds one query's weights.": (
             cross @ high.mT @ low.mT
         ),
         "Nothing is followed yet: these are the weights you were given.": cross,
@@ -125,9 +128,8 @@ def check_each(accuracy_of_each: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ),
         "That is one accuracy for both labels, and a coin may have the same: give "
         "each label its own.": same.mean(),
-        "These are the shares of the predictions: how many of them are right?": (
-            torch.stack([(predicted == i).double().mean() for i in (0, 1)])
-        ),
+        "These are the shares of 0 and 1 among the predictions: compare them with the "
+        "labels.": torch.stack([(predicted == i).double().mean() for i in (0, 1)]),
         "The two are in the wrong order: label 0 comes first.": expected.flip(0),
         "These are error rates: an accuracy counts what is right.": 1 - expected,
     }

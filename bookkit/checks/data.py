@@ -49,7 +49,7 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
     positions = torch.arange(4)
     if answer.equal(positions <= lengths[:, None]):
         return wrong(
-            "One position too many in each row: positions count from 0, so a sentence "
+            "One position too many in a row: positions count from 0, so a sentence "
             "of 3 words has positions 0, 1 and 2."
         )
     if answer.equal(expected.flip(1)):
@@ -113,19 +113,19 @@ def check_duplicates(
         if stays("same"):
             return wrong("Sentences that stand in the test set are still in training.")
         return wrong(
-            "Only equal sentences are gone. One that differs from a test sentence in a "
-            "single word gives it away nearly as well."
+            "Only equal sentences are removed. Remove those that differ from a test "
+            "sentence in a single word, too: they leak it nearly as well."
         )
     if stays("same"):
         return wrong(
-            "A test sentence itself is still in training: zero words that differ are "
-            "fewer than one."
+            "A test sentence itself is still in training: remove sentences that differ "
+            "in no word, too."
         )
     if lost("shorter") or lost("longer"):
         return wrong(
-            "A sentence with more or fewer words than any that it resembles may stay. "
-            "`zip` stops at the end of the shorter one, and a set of words forgets the "
-            "length: compare the lengths first."
+            "A sentence may stay if the test sentences like it have more or fewer "
+            "words. `zip` stops at the end of the shorter one, and a set of words does "
+            "not keep the length: compare the lengths first."
         )
     if lost("two"):
         return wrong("Sentences that differ in two words may stay.")
@@ -135,7 +135,7 @@ def check_duplicates(
             "position by position, not sets of words."
         )
     if sorted(kept) != sorted(w for w in training if w in kept):
-        return wrong("Each training sentence may come once.")
+        return wrong("Return each training sentence only once.")
     return right(
         "What stays differs from every test sentence of its length in at least two "
         "words."
@@ -169,13 +169,13 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
                 return wrong(
                     f"A batch of lengths {[lengths[i] for i in batch]} has "
                     f"{words} words, but {len(batch)} × {width} = "
-                    f"{len(batch) * width} positions, for {budget}. Padding "
+                    f"{len(batch) * width} positions, more than {budget}. Padding "
                     "counts too: multiply by the longest."
                 )
             return wrong(
                 f"A batch has {len(batch)} × {width} = {len(batch) * width} positions, "
                 f"more than {budget}. The longest of a batch is its first sentence, "
-                "not the newcomer."
+                "not the one to be added."
             )
     if widths == sorted(widths) != sorted(widths, reverse=True):
         return wrong("The shortest come first. Here the longest should.")

@@ -47,7 +47,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         )
     if _same(given, last) and _same(wanted, first):
         return wrong(
-            "The shift goes the wrong way: each position would be asked for the word "
+            "The shift goes the wrong way: each position would predict the word "
             "before the one it reads."
         )
     if _same(given, target[:-1]) or _same(wanted, target[1:]):
@@ -57,13 +57,13 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         )
     if _same(given, target) or _same(wanted, target):
         return wrong(
-            "One of the two is the whole target. Each must give up one word: the "
-            "input its last, the labels their first."
+            "One of the two is the whole target. Drop one word from each: the last "
+            "from the input, the first from the labels."
         )
     if _same(given, target.roll(1, dims=1)) or _same(wanted, target.roll(-1, dims=1)):
         return wrong(
-            "roll() goes round: the word that falls off one end comes in at the "
-            "other, so <bos> or padding turns up where no word is. Cut it off."
+            "roll() wraps around: the word that leaves at one end comes back at the "
+            "other, so <bos> or padding appears where no word is. Cut it off."
         )
     if _same(given, target[:, 1:-1]):
         return wrong("The decoder must read <bos> first: it is what it starts from.")
@@ -78,7 +78,7 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
         return wrong("The input is right, the labels are not: drop only the first.")
     if _same(wanted, last):
         return wrong("The labels are right, the input is not: drop only the last.")
-    return wrong("Position t must read words up to t and be asked for word t + 1.")
+    return wrong("Position t must read words up to t and predict word t + 1.")
 
 
 def _positions(answer: Any) -> list[int]:
@@ -93,33 +93,39 @@ def check_notices(answer: Mapping[str, Any]) -> Verdict:
     """The decoder positions that change with a target word, and with a source word."""
     africa, september = map(_positions, blanks(answer, ("Africa", "septembre")))
     if africa != [3, 4, 5]:
-        reads = "Position 3 reads Africa itself: the mask allows one's own position."
-        asked = "Position 2 is asked for Africa, but does not read it: it reads visits."
-        everywhere = "The causal mask keeps positions 0 to 2 from seeing Africa."
+        reads = "Position 3 reads Africa: the mask lets a position attend to itself."
+        predicts = "Position 2 predicts Africa, but does not read it: it reads visits."
+        everywhere = "The causal mask keeps positions 0 to 2 from attending to Africa."
         reasons = {
-            (3,): "Later positions look back at Africa: the causal mask lets them.",
+            (3,): "Later positions attend to Africa, too: the causal mask allows it.",
             (4, 5): reads,
-            (0, 1, 2): "That is the past: the mask keeps it from seeing Africa.",
-            (0, 1, 2, 3): "That is the mask the wrong way round: the past is safe.",
-            (2, 3, 4, 5): asked,
-            (2,): asked,
+            (0, 1, 2): (
+                "Those positions come before Africa: the mask hides it from them."
+            ),
+            (0, 1, 2, 3): (
+                "That is the mask the wrong way round: the positions before Africa do "
+                "not change."
+            ),
+            (2, 3, 4, 5): predicts,
+            (2,): predicts,
             (0, 1, 2, 3, 4, 5): everywhere,
-            (): "Position 3 reads Africa: it must notice.",
+            (): "Position 3 reads Africa, so its output changes.",
         }
         why = reasons.get(
             tuple(africa), "Positions are numbered from 0, and <bos> is 0."
         )
-        return wrong(f"Africa: {why}")
+        return wrong(f"For Africa: {why}")
     if september != list(range(6)):
         if september in ([5], [4, 5], [4]):
             why = (
-                "cross-attention has no triangle, and every position hears every word."
+                "Cross-attention has no causal mask: every position attends to every "
+                "source word."
             )
         elif september == []:
-            why = "the memory enters the decoder by cross-attention."
+            why = "The memory enters the decoder by cross-attention."
         else:
-            why = "the causal mask is for the target, and nothing hides the source."
-        return wrong(f"septembre: {why}")
+            why = "The causal mask is for the target, and nothing hides the source."
+        return wrong(f"For septembre: {why}")
     return right("Earlier positions do not change; the source reaches every position.")
 
 
@@ -133,22 +139,21 @@ def check_cross(
     w_q, w_k, w_v = torch.randn(3, 6, 4, generator=g).unbind()
 
     def attend(
-        asks: Tensor, keys: Tensor, values: Tensor, scale: float = 2.0
+        queries: Tensor, keys: Tensor, values: Tensor, scale: float = 2.0
     ) -> Tensor:
-        scores = (asks @ w_q) @ (keys @ w_k).T / scale
+        scores = (queries @ w_q) @ (keys @ w_k).T / scale
         return scores.softmax(dim=-1) @ (values @ w_v)
 
     scores = (target @ w_q) @ (memory @ w_k).T / math.sqrt(4)
     expected = attend(target, memory, memory)
     future = torch.ones(3, 5, dtype=torch.bool).triu(1)
     mistakes = {
-        "Roles reversed: the target asks, the memory answers.": attend(
-            memory, target, target
-        ),
+        "The roles are reversed: queries come from the target, keys and values from "
+        "the memory.": attend(memory, target, target),
         "That is self-attention of the target: keys and values come from memory.": (
             attend(target, target, target)
         ),
-        "That is self-attention of the memory: the target has to ask.": attend(
+        "That is self-attention of the memory: queries come from the target.": attend(
             memory, memory, memory
         ),
         "The scale 1/√d_k is missing.": attend(target, memory, memory, 1.0),
@@ -158,17 +163,17 @@ def check_cross(
         "You divided by √d, the width of the input: the queries have d_k numbers.": (
             attend(target, memory, memory, math.sqrt(6))
         ),
-        "The softmax runs over the queries: share out along each row, dim −1.": (
+        "The softmax runs over the queries: normalise each row, with dim=-1.": (
             scores.softmax(dim=0) @ (memory @ w_v)
         ),
         "There is no softmax.": scores @ (memory @ w_v),
-        "No causal mask here: every position may hear the whole source.": (
+        "No causal mask here: every position may attend to the whole source.": (
             scores.masked_fill(future, -torch.inf).softmax(-1) @ (memory @ w_v)
         ),
-        "You blended the memory itself: project it to values first.": (
+        "You averaged the memory itself: project it to values first.": (
             scores.softmax(dim=-1) @ memory
         ),
-        "You blended the keys: the weights go to the values.": (
+        "You averaged the keys: apply the weights to the values.": (
             scores.softmax(dim=-1) @ (memory @ w_k)
         ),
         "Those are the weights: multiply them by the values.": scores.softmax(dim=-1),

@@ -36,7 +36,8 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
             words.sum().exp()
         ): "That is the probability; its logarithm is asked for.",
         -float(words.sum()): (
-            "The sign: a probability is at most 1, so its logarithm is never positive."
+            "The sign is wrong: a probability is at most 1, so its logarithm is never "
+            "positive."
         ),
         float(words[:-1].sum()): "The end is missing: eos has a probability, too.",
         float(log_probabilities[:, labels].sum()): (
@@ -116,8 +117,8 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         "These are the tokens and then the rows: return the rows first.": [
             (token, row) for row, token in expected
         ],
-        "The index in the flattened table is no token: take the remainder after "
-        "dividing by the vocabulary.": [
+        "The index in the flattened table is not a token: take the remainder after "
+        "dividing by the size of the vocabulary.": [
             (row, 4 * row + each) for row, each in expected
         ],
         "You divided by the number of hypotheses. A row of the flattened table is as "
@@ -137,7 +138,7 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
             if list(pairs) != best(one_row[:, None] + logs):
                 return wrong(
                     "It fails where all continuations come from one hypothesis: take "
-                    "the best of the whole table, not so many of each row."
+                    "the best of the whole table, not a fixed number from each row."
                 )
             return right(
                 "All continuations compete; the rows are the cache's new order."
@@ -147,7 +148,10 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         pairs = zip(*(torch.as_tensor(each).tolist() for each in again), strict=True)
         if sorted(pairs) == [(0, 0), (1, 2)]:
             return wrong("The right ones, but not in order: the best comes first.")
-        return wrong("It fails with two hypotheses and three tokens: take the sizes.")
+        return wrong(
+            "It fails with two hypotheses and three tokens: read the sizes from the "
+            "arguments."
+        )
     for message, mistaken in known.items():
         if found == mistaken or sorted(found) == sorted(mistaken) != sorted(expected):
             return wrong(message)
@@ -165,9 +169,8 @@ def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
     probabilities = logits.softmax(dim=-1)
     zeroed = probabilities * largest
     mistakes = {
-        "You zeroed the rest and left it at that: what is left must add up to one.": (
-            zeroed
-        ),
+        "You set the rest to zero and did not renormalise: what is left must add up to "
+        "one.": zeroed,
         "You set the rest of the logits to 0, and e to the 0 is 1: take minus "
         "infinity.": (logits * largest).softmax(dim=-1),
         "You kept the most probable token alone, not k of them.": (

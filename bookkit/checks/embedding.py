@@ -33,12 +33,12 @@ def check_scores(output_scores: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         return right("One dot product with each row: h times E transposed.")
     if _close(answer, scores * 16**0.5):
         return wrong(
-            "You multiplied by √d_model. That factor belongs to the way in; the output "
-            "uses the rows as stored."
+            "You multiplied by √d_model. That factor is for the input embedding; the "
+            "output map uses the rows as stored."
         )
     if _close(answer, scores / 16**0.5):
         return wrong(
-            "You divided by √d_model. Attention does that to its scores; the output "
+            "You divided by √d_model. Attention divides its scores by √d_k; the output "
             "map uses the rows as stored."
         )
     if _close(answer, scores.softmax(-1)) or _close(answer, scores.log_softmax(-1)):
@@ -63,7 +63,9 @@ def check_scores(output_scores: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "The shape should be (batch, length, vocabulary) = (2, 3, 7), got "
             f"{tuple(answer.shape)}: multiply by the table transposed."
         )
-    return wrong("The shape is right, but a score is not the dot product of h and row.")
+    return wrong(
+        "The shape is right, but a score is not the dot product of h and a row."
+    )
 
 
 def _ids(answer: Sequence[int] | Tensor) -> list[int]:
@@ -98,7 +100,7 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
         if [_ids(most_similar(word, twins, 2)) for word in (0, 1)] != [[1, 3], [0, 3]]:
             return wrong(
                 "It fails where another row points the same way: leave the word out by "
-                "its id, not as the first in the line."
+                "its id, not as the first in the order."
             )
         return right("Directions compared, lengths ignored, the word left out.")
     if found[:1] == [0]:
@@ -130,7 +132,7 @@ def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> 
     if sorted(found) == [1, 2, 5]:
         return wrong("These are the right rows in the wrong order: most similar first.")
     if len(found) != 3:
-        return wrong(f"count=3 asks for three ids, got {len(found)}.")
+        return wrong(f"For count=3 return three ids, got {len(found)}.")
     return wrong(f"For word 0 the three nearest are 1, 5, 2; you gave {found}.")
 
 
@@ -157,8 +159,8 @@ def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> 
         )
     if tied == looked_up:
         return wrong(
-            "The tied table is the output map too: the loss asks every wrong candidate "
-            "to score lower, so every row gets a gradient."
+            "The tied table is the output map too: the loss pushes down the score of "
+            "every wrong candidate, so every row gets a gradient."
         )
     if alone == [1, 4]:
         return wrong("A row looked up once gets a gradient too.")

@@ -30,15 +30,19 @@ def check_logits(gigabytes: Any) -> Verdict:
         1.85: "Two bytes a number would be half precision; float32 takes four.",
         7.4: "Eight bytes a number would be double precision; float32 takes four.",
         3700.0: "That is in megabytes.",
-        11.1: "Logits, softmax and gradient together. Asked for: the logits, once.",
+        11.1: "That is logits, softmax and gradient together: count only the "
+        "logits, once.",
     }
     value = number(gigabytes)
     if math.isclose(value, 3.7, rel_tol=0.01):
-        return right("3.7 GB, from two tables of about 50 and 76 MB.")
+        return right("3.7 GB, the product of two matrices of 51 and 76 MB.")
     for answer, message in known.items():
         if math.isclose(value, answer, rel_tol=0.01):
             return wrong(message)
-    return wrong(f"Not {value:g}: rows times words times bytes for a number.")
+    return wrong(
+        f"Not {value:g}: multiply the rows by the vocabulary size and by the bytes "
+        "per number."
+    )
 
 
 @exercise
@@ -51,28 +55,27 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
     even = torch.full((5,), smoothing / 5)
     expected = p - (1 - smoothing) * one - even
     mistakes = {
-        "The sign: where p is larger than q, a larger logit makes the loss larger.": (
-            -expected
-        ),
-        "That is the gradient without smoothing: p less one at the right word.": p
+        "The sign is wrong: where p is larger than q, a larger logit makes the loss "
+        "larger.": -expected,
+        "That is the gradient without smoothing: p minus one at the right word.": p
         - one,
-        "The smoothing's share ε/V is missing: each word of the target has it.": (
+        "The smoothing term ε/V is missing: the target q has it for every word.": (
             p - (1 - smoothing) * one
         ),
-        "The whole ε went to each word. It is shared among all of them.": (
+        "You gave all of ε to each word: each gets only ε/V.": (
             p - (1 - smoothing) * one - smoothing
         ),
-        "The right word kept all of its 1, and the target sums to more than one.": (
+        "The right word kept all of its 1, so the target q sums to more than one.": (
             p - one - even
         ),
-        "The share of ε went to the wrong words alone; the right one has it, too.": (
+        "You gave ε/V to the wrong words alone: the right word gets it, too.": (
             p - (1 - smoothing) * one - even * (1 - one)
         ),
-        "ε and 1 − ε are swapped: the right word keeps most.": (
+        "ε and 1 − ε are swapped: the right word keeps most of the probability.": (
             p - smoothing * one - (1 - smoothing) / 5
         ),
-        "q is added: take it away from p.": p + (1 - smoothing) * one + even,
-        "You subtracted from the logits. Make probabilities of them first.": (
+        "You added q: subtract it from p.": p + (1 - smoothing) * one + even,
+        "You subtracted q from the logits: turn them into probabilities first.": (
             logits - (1 - smoothing) * one - even
         ),
         "That is the target q. Subtract it from p.": (1 - smoothing) * one + even,
@@ -90,7 +93,7 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
     if not answer.isfinite().all():
         return wrong("Right for small logits; with 200 the exponential overflows.")
     if not near(answer, expected):
-        return wrong("Right for five words, and not for eight: each has the share ε/V.")
+        return wrong("Right for five words, but not for eight: each word gets ε/V.")
     return right("p - q: the model's probabilities minus the label's. It sums to zero.")
 
 
@@ -117,16 +120,18 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     expected = torch.cat(small).logsumexp(dim=-1)
     parts = torch.stack([piece.logsumexp(dim=-1) for piece in small])
     mistakes = {
-        "You added the logarithms of the pieces. What adds are the sums inside.": (
+        "You added the logarithms of the pieces: add the sums inside the logarithms.": (
             parts.sum()
         ),
         "The logarithm is missing: that is the sum itself.": expected.exp(),
-        "Only the last piece was counted.": parts[-1],
-        "Only the first piece was counted.": parts[0],
+        "You used only the last piece: include all of them.": parts[-1],
+        "You used only the first piece: include all of them.": parts[0],
         "That is the largest logit, not the logarithm of the sum.": torch.cat(
             small
         ).max(),
-        "You took the mean: the sum is wanted.": expected - math.log(5),
+        "You took the mean of the exponentials: take their sum.": (
+            expected - math.log(5)
+        ),
     }
     answer = torch.as_tensor(log_sum_exp([piece.clone() for piece in small]))
     if not near(answer, expected):
@@ -135,8 +140,8 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     answer = torch.as_tensor(log_sum_exp(large))
     if not answer.isfinite():
         return wrong(
-            "Right for small logits; with 900 the exponential overflows. Take the "
-            "largest out first."
+            "Right for small logits; with 900 the exponential overflows. Subtract "
+            "the largest logit first."
         )
     if not near(answer, torch.cat(large).logsumexp(dim=-1)):
         return wrong(f"With large logits it should be about 901.31; got {answer:.2f}.")
@@ -149,13 +154,17 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         )
     low = [torch.tensor([-900.0]), torch.tensor([-901.0])]
     if not near(torch.as_tensor(log_sum_exp(low)), torch.cat(low).logsumexp(dim=-1)):
-        return wrong("With logits far below zero the sum comes out as nothing.")
+        return wrong(
+            "With logits far below zero every exponential becomes 0. Subtract the "
+            "largest logit, even if it is negative."
+        )
     long = [torch.linspace(-1, 1, 64) for _ in range(5)]
     with Largest() as largest:
         log_sum_exp(long)
     if largest.numbers > 127:
         return wrong(
-            "The number is right, but the pieces were joined: of five pieces of 64 "
-            f"logits you made one tensor of {largest.numbers}. Hold one at a time."
+            "The number is right, but the pieces were joined: from five pieces of 64 "
+            f"logits you made one tensor of {largest.numbers}. Hold one piece at a "
+            "time."
         )
     return right("One number stands for all earlier pieces.")

@@ -33,21 +33,25 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
     known = {
         float(
             surprise.mean()
-        ): "That is the mean surprise: its power is still to come.",
+        ): "That is the mean surprise: the perplexity is its exponential.",
         float(surprise.mean()) / math.log(2): (
-            "These are the bits a token: two to that power is the perplexity."
+            "That is the mean surprise in bits a token: the perplexity is two to "
+            "that power."
         ),
         float(2 ** surprise.mean()): (
-            "Two to the power of nats: with natural logarithms the base is e."
+            "You took two to the power of nats: with natural logarithms the base is e."
         ),
         float(surprise.exp().mean()): (
-            "You took the mean of the perplexities. The mean comes first, and the "
-            "power then."
+            "You took the mean of exponentials: take the mean of the surprise first, "
+            "and then the exponential."
         ),
         float(surprise.sum().exp()): (
-            "That is of the whole text: perplexity is of the mean surprise of a token."
+            "You used the surprise of the whole text: perplexity uses the mean "
+            "surprise of a token."
         ),
-        float((-surprise.mean()).exp()): "That is its inverse: mind the sign.",
+        float((-surprise.mean()).exp()): (
+            "That is the inverse of the perplexity: the surprise has a minus sign."
+        ),
         float(across.mean().exp()): (
             "Your softmax runs over the positions: it should run over the vocabulary."
         ),
@@ -55,18 +59,23 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
             "You took the most probable token of each row, not the label."
         ),
         float((-(logs.exp() * logs).sum(dim=-1)).mean().exp()): (
-            "That is how unsure the model is, whatever came: the labels are missing."
+            "That is how uncertain the predictions are, and the labels are missing: "
+            "take the surprise of each label."
         ),
     }
     if math.isclose(answer, expected, abs_tol=1e-4):
         even = number(perplexity(torch.zeros(5, 7), torch.tensor([0, 6, 3, 3, 1])))
         if math.isclose(even, 7.0, abs_tol=1e-3):
-            return right("An even guess among seven has a perplexity of seven.")
-        return wrong(f"An even guess among seven gives {even:.3f}; it should be 7.")
+            return right(
+                "A uniform guess among seven tokens has a perplexity of seven."
+            )
+        return wrong(
+            f"A uniform guess among seven tokens gives {even:.3f}; it should be 7."
+        )
     for value, message in known.items():
         if math.isclose(answer, value, abs_tol=1e-4):
             return wrong(message)
-    return wrong(f"For the example it is {expected:.3f}; got {answer:.3f}.")
+    return wrong(f"For the example it should be {expected:.3f}; got {answer:.3f}.")
 
 
 @exercise
@@ -82,18 +91,19 @@ def check_vocabularies(bits: Any) -> Verdict:
     known = {
         token: "These are the bits a token, and a token has four characters here.",
         math.log2(5): "These are the bits a character of the first model.",
-        math.log(300) / 4: "These are nats: the logarithm of bits has base two.",
+        math.log(300) / 4: "These are nats: for bits, take the logarithm to base two.",
         math.log2(300 / 4): "You divided the perplexity: divide its logarithm.",
         300 / 4: "You divided the perplexity: take its logarithm first.",
-        token * 4: "You multiplied: a character costs less than a token.",
+        token * 4: "You multiplied by four: divide, because a character costs less "
+        "than a token.",
         token * 250: "These are the bits of the whole text.",
     }
     for value, message in known.items():
         if math.isclose(answer, value, rel_tol=0.005):
             return wrong(message)
     return wrong(
-        f"Got {answer:g}. The text costs 250 times the bits a token; what is that a "
-        "character?"
+        f"Got {answer:g}. The text costs 250 times the bits a token; how many bits is "
+        "that a character?"
     )
 
 
@@ -111,38 +121,46 @@ def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
     found = number(bigram(text, "n", "a", size), "a probability")
     unigram = text.count("a") / len(text)
     known = {
-        count / total: "That is the plain share. Nothing has been given up yet.",
+        count / total: "That is the relative frequency: subtract δ from the count.",
         max(count - 0.75, 0) / total: (
-            "What the counts gave up is lost: the probabilities no longer sum to one."
+            "You subtracted δ but did not redistribute it: the probabilities no "
+            "longer sum to one."
         ),
         (count - 0.75 + 0.75 / size) / total: (
-            "Each kind of follower gives up a part, not only one: that is k(h)."
+            "Each different follower gives up δ, not only one: redistribute δ times "
+            "k(h)."
         ),
         (count - 0.75 + 0.75 * total / size) / total: (
-            "k(h) counts different followers, each once."
+            "k(h) is the number of different followers: count each of them once."
         ),
         (count - 0.75 + 0.75 * kinds) / total: (
-            "What is given up is shared: times the uniform guess, 1 / vocab_size."
+            "What the counts give up is spread over the vocabulary: multiply it by "
+            "the uniform guess, 1 / vocab_size."
         ),
         (count - 0.75 + 0.75 * kinds * unigram) / total: (
-            "You shared by the unigram; in this exercise the lower order is the "
-            "uniform guess."
+            "You multiplied by the unigram probability; in this exercise the lower "
+            "order is the uniform guess, 1 / vocab_size."
         ),
         (count - 0.75 + 0.75 * kinds / len(set(text))) / total: (
-            "You shared among the characters of this text: vocab_size may be larger."
+            "You divided by the number of different characters in this text: "
+            "vocab_size may be larger."
         ),
         (count - 0.75 + 0.75 * kinds / size) / len(text): (
-            "You divided by the whole text: only what follows the first one counts."
+            "You divided by the length of the text: divide by the number of pairs "
+            "that begin with `first`."
         ),
     }
     if math.isclose(found, smoothed("n", "a"), abs_tol=1e-6):
         unseen = number(bigram(text, "n", "b", size))
         if unseen < 0 or math.isclose(unseen, (0.75 * kinds / size - 0.75) / total):
-            return wrong("What never followed has a negative part: stop at zero.")
+            return wrong(
+                "For a pair that never occurred, the count minus δ is negative: use "
+                "zero instead."
+            )
         if not math.isclose(unseen, smoothed("n", "b"), abs_tol=1e-6):
             return wrong(
-                "A pair that never came should get its share of what was given up: "
-                f"{smoothed('n', 'b'):.4f}, got {unseen:.4f}."
+                "A pair that never occurred should still get δ · k(h) / (vocab_size "
+                f"· c(h)) = {smoothed('n', 'b'):.4f}; got {unseen:.4f}."
             )
         others = [number(bigram(text, "a", each, 10)) for each in "bnd x"]
         wanted = [_smoothed(text, "a", each, 10) for each in "bnd x"]
@@ -153,14 +171,16 @@ def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
                 abs_tol=1e-6,
             ):
                 return wrong(
-                    "In aaab a follows a twice: str.count leaves overlaps out."
+                    "In aaab, a follows a twice: str.count skips overlapping pairs."
                 )
-            return right("Counts give up a part, and nothing is impossible any more.")
+            return right(
+                "Every count is discounted, and no pair has probability zero any more."
+            )
         return wrong("It fails for another context and a larger vocabulary.")
     for value, message in known.items():
         if math.isclose(found, value, abs_tol=1e-6):
             return wrong(message)
-    return wrong(f"For n, a it is {smoothed('n', 'a'):.4f}; got {found:.4f}.")
+    return wrong(f"For n, a it should be {smoothed('n', 'a'):.4f}; got {found:.4f}.")
 
 
 def _smoothed(text: str, first: str, second: str, size: int) -> float:
@@ -179,26 +199,24 @@ def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
     if answer.shape != expected.shape:
         return wrong(
             "The mask should be (length, length) = (5, 5), got "
-            f"{tuple(answer.shape)}: length counts the prefix in."
+            f"{tuple(answer.shape)}: length includes the prefix."
         )
     if answer.dtype != torch.bool:
         return wrong(f"The mask should be boolean, got {answer.dtype}.")
     known = {
-        "That is the causal mask: inside the prefix the first position should see "
-        "the third, too.": past,
-        "Nothing stands outside the prefix's own square: what comes behind it should "
-        "see it and its own past.": prefix & prefix[:, None],
-        "Behind the prefix a position sees its future, which it should predict.": (
+        "That is the causal mask: inside the prefix the first position should attend "
+        "to the third, too.": past,
+        "Only the square of the prefix is True: positions after it should attend to "
+        "the prefix and to their own past.": prefix & prefix[:, None],
+        "After the prefix a position attends to its future, which it should predict.": (
             torch.ones(5, 5, dtype=torch.bool)
         ),
-        "The prefix sees what follows it: its rows should end where the prefix ends.": (
-            past | prefix[:, None]
-        ),
+        "The prefix attends to what follows it: in its rows only the columns of the "
+        "prefix should be True.": past | prefix[:, None],
         "Inverted: True must mean may attend.": ~expected,
-        "Rows are queries: yours are the columns.": expected.mT,
-        "The positions behind the prefix see it alone, and not their own past.": (
-            prefix.expand(5, 5)
-        ),
+        "Your mask is transposed: rows are queries, and columns are keys.": expected.mT,
+        "The positions after the prefix attend to it alone, and not to their own "
+        "past.": prefix.expand(5, 5),
         "The prefix is one too short.": past
         | ((torch.arange(5) < 2) & (torch.arange(5) < 2)[:, None]),
         "The prefix is one too long.": past
@@ -209,11 +227,16 @@ def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
         wanted = torch.ones(7, 7, dtype=torch.bool).tril() | (seven & seven[:, None])
         if not torch.equal(prefix_mask(2, 7), wanted):
             return wrong("Right for 3 of 5 positions, but not for 2 of 7.")
-        return right("An encoder and a decoder in one mask.")
+        return right(
+            "The prefix attends in both directions, as in an encoder, and the rest "
+            "causally, as in a decoder."
+        )
     for message, mask in known.items():
         if torch.equal(answer, mask):
             return wrong(message)
-    return wrong("Row by row: who may the first position see, who the fourth?")
+    return wrong(
+        "Go row by row: which positions may the first attend to, and which the fourth?"
+    )
 
 
 @exercise
@@ -231,20 +254,24 @@ def check_induction(induction_scores: Callable[[Tensor, int], Any]) -> Verdict:
 
     expected = at(t, t - period + 1)
     mistakes = {
-        "That is the weight to the earlier occurrence itself: the token behind it is "
-        "asked for.": at(t, t - period),
-        "That is the token before the earlier occurrence: take the one behind it.": (
-            at(t, (t - period - 1).clamp(min=0))
-        ),
-        "That is the weight to the token before, whatever it is.": at(t, t - 1),
-        "You counted the last position of the first half, which repeats nothing.": (
+        "That is the weight on the earlier occurrence itself: take the token after "
+        "it.": at(t, t - period),
+        "That is the weight on the token before the earlier occurrence: take the one "
+        "after it.": at(t, (t - period - 1).clamp(min=0)),
+        "That is the weight on the previous token, whatever it is: take the one "
+        "after the earlier occurrence.": at(t, t - 1),
+        "You included the last position of the first half, which repeats nothing.": (
             at(whole, whole - period + 1)
         ),
-        "The last position is missing: behind its earlier occurrence the second half "
-        "begins.": at(t[:-1], t[:-1] - period + 1),
+        "The last position is missing: the token after its earlier occurrence is the "
+        "first of the second half.": at(t[:-1], t[:-1] - period + 1),
         "You summed; the score is a mean over positions.": expected * period,
-        "That is the mean over heads too: one score a head.": expected.mean(),
-        "You took queries for keys: rows are queries.": at(t - period + 1, t),
+        "You took the mean over the heads too: return one score for each head.": (
+            expected.mean()
+        ),
+        "Queries and keys are swapped: rows are queries, and columns are keys.": at(
+            t - period + 1, t
+        ),
     }
     answer = induction_scores(weights.clone(), period)
     if not near(answer, expected):
@@ -252,5 +279,11 @@ def check_induction(induction_scores: Callable[[Tensor, int], Any]) -> Verdict:
     other = weights[:2, :6, :6].clone()
     t = torch.arange(3, 6)
     if not near(induction_scores(other, 3), other[:, t, t - 2].mean(dim=-1)):
-        return wrong("It fails for two heads and a block of three: take the sizes.")
-    return right("A stripe of the table, one place above the repetition's own.")
+        return wrong(
+            "It fails for two heads and a block of three: take the sizes from the "
+            "arguments."
+        )
+    return right(
+        "The score is the mean of a diagonal, one column to the right of the earlier "
+        "occurrences."
+    )

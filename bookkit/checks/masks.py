@@ -25,12 +25,13 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
     mask = words & past
     if answer.shape == (3, 5, 5):
         return wrong(
-            "The shape is (batch, length, length). Beside (batch, heads, queries, keys)"
-            " the batch would line up with the heads: add an axis of size 1 for them."
+            "The shape is (batch, length, length). Broadcast with (batch, heads, "
+            "queries, keys), the batch would line up with the heads: add an axis of "
+            "size 1 for them."
         )
     if answer.dtype != torch.bool:
         return wrong(
-            f"The mask should be boolean, got {answer.dtype}: True says may attend, "
+            f"The mask should be boolean, got {answer.dtype}: True means may attend, "
             "and nothing is added to the scores."
         )
     if answer.shape == (3, 1, 1, 5):
@@ -48,33 +49,33 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
         if torch.equal(
             both_masks(other, 0), (other != 0)[:, None, None, :] & past[:3, :3]
         ):
-            return right("A pair must be allowed by the one and by the other.")
+            return right("A query may attend to a key only if both masks allow it.")
         return wrong("Right for padding id 3, but not for 0: use pad_id.")
     if torch.equal(answer, ~mask):
         return wrong(
-            "Inverted: True must mean may attend. Yours is what nn.MultiheadAttention "
-            "would want."
+            "Inverted: True must mean may attend. Yours is the convention of "
+            "nn.MultiheadAttention."
         )
     if torch.equal(answer, (ids > 3)[:, None, None, :] & past):
         return wrong("Every id but pad_id is a word, smaller ones too.")
     if torch.equal(answer, words | past):
         return wrong(
-            "You joined the masks by or: a pair allowed by either gets through. Both "
-            "must allow it."
+            "You combined the masks with or, so one of them is enough to allow a "
+            "pair. Both must allow it: use &."
         )
     if torch.equal(answer, words & past.T):
         return wrong(
-            "Your triangle is the upper one: each position sees the future, and not "
-            "the past."
+            "Your triangle is the upper one: each position attends to the future, "
+            "and not to the past."
         )
     if torch.equal(answer, words & ~past):
-        return wrong("Your triangle shows the future alone: <= became >.")
+        return wrong("Your triangle allows the future alone: <= became >.")
     if torch.equal(answer, ~words & past):
-        return wrong("You show the padding and hide the words: != became ==.")
+        return wrong("You allow the padding and mask the words: != became ==.")
     if torch.equal(answer, words.transpose(-2, -1) & past):
         return wrong(
-            "You forbid padded queries, the rows. Words still look at padding keys: "
-            "forbid the columns."
+            "You masked padded queries, the rows. Words still attend to padded keys: "
+            "mask the columns."
         )
     if torch.equal(answer, words & words.transpose(-2, -1) & past):
         real = torch.tensor([True, True, False])
@@ -82,16 +83,18 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
         if not torch.equal(both_masks(torch.tensor([[7, 3, 0]]), 0), wanted):
             return wrong("Right for padding id 3, but not for 0: use pad_id.")
         return right(
-            "You also forbid padded queries, which changes no real word; it makes rows "
-            "that may attend to nothing, so the attention must give those zeros."
+            "You also masked padded queries. That changes no real word, but those "
+            "rows may attend to nothing, so the attention must return zeros for them."
         )
     off_by_one = torch.ones(5, 5, dtype=torch.bool)
     if torch.equal(answer, words & off_by_one.tril(1)):
-        return wrong("Off by one: each position sees the token that it should predict.")
+        return wrong(
+            "Off by one: each position attends to the token that it should predict."
+        )
     if torch.equal(answer, words & off_by_one.tril(-1)):
         return wrong(
-            "Off by one: a position may look at itself, and the first would otherwise "
-            "see nothing."
+            "Off by one: a position may attend to itself, and the first could "
+            "otherwise attend to nothing."
         )
     if torch.equal(answer, words.expand_as(mask)):
         return wrong("The padding is hidden, but the future is still visible.")
@@ -148,15 +151,22 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
 
     if caught(_lower(0)):
         return wrong(
-            "An honest causal model is accused. The output at the changed token, and "
-            "those after it, may move: compare only the outputs before it."
+            "Your detector reports a leak in an honest causal model. The output at "
+            "the changed token, and those after it, may change: compare only the "
+            "outputs before it."
         )
     if caught(_lower(-1)):
-        return wrong("A model that sees strictly earlier tokens is accused.")
+        return wrong(
+            "Your detector reports a leak in a model that attends only to strictly "
+            "earlier tokens."
+        )
     if not caught(lambda length: torch.ones(length, length)):
         return wrong("A model without any mask passes your detector.")
     if not caught(lambda length: torch.ones(length, length).triu()):
-        return wrong("A model that sees only the future passes your detector.")
+        return wrong(
+            "A model that attends only to the current token and the future passes "
+            "your detector."
+        )
     if not caught(_lower(1)):
         return wrong(
             "A mask off by one passes. The output just before the changed token must "
@@ -175,26 +185,26 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     if not caught(_second_to_first):
         return wrong(
             "A leak from the second token to the first output passes: change every "
-            "token but the first, each to another than it is."
+            "token but the first, each to a different one."
         )
     # Whatever the last token becomes, the first output falls, or rises.
     falls = (torch.arange(10) == ids[0, -1]).float()[:, None]
     if not (caught(_last_to_first, falls) and caught(_last_to_first, -falls)):
         return wrong(
-            "A leak that makes an output smaller passes, or one that makes it larger: "
-            "take the size of each change, abs()."
+            "A leak that makes an output smaller passes, or one that makes it "
+            "larger: take the absolute value of each change, abs()."
         )
     leak = _model(_second_to_first)
     for token in range(10):  # whatever a detector puts in its place, it may be there
         if not sees_future(leak, torch.tensor([[3, token, 4, 1, 5, 9, 2, 6]])):
             return wrong(
                 f"A leak from the second token passes where that token is {token}: "
-                "change each token to another than it is."
+                "change each token to a different one."
             )
     if not caught(_last_to_first, _FEATURES / 5000):
         return wrong(
             "A small leak passes: outputs that change by a thousandth have changed. "
-            "Allow for rounding and for no more."
+            "Use a tolerance for rounding errors only."
         )
     return right("Eleven models judged, two honest and nine leaking in different ways.")
 
@@ -208,20 +218,23 @@ def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
         mask = (ahead <= 0) & (ahead > -window)
         if answer.dtype != torch.bool or answer.shape != mask.shape:
             return wrong(
-                f"Booleans of shape ({length}, {length}) are wanted, got "
+                f"The mask should be boolean, of shape ({length}, {length}); got "
                 f"{answer.dtype} of shape {tuple(answer.shape)}."
             )
         if torch.equal(answer, mask):
             continue
         if torch.equal(answer, (ahead <= 0) & (ahead >= -window)):
             return wrong(
-                "One column too many: the window counts the position itself, so window "
-                "3 is the position and the two before it."
+                "One column too many: the window includes the position itself, so "
+                "window 3 is the position and the two before it."
             )
         if torch.equal(answer, (ahead.abs() < window)):
-            return wrong("Your window looks ahead too: the future is visible.")
+            return wrong("Your window reaches ahead too: the future is visible.")
         if torch.equal(answer, ahead <= 0):
-            return wrong("That is the causal mask: positions far back are visible.")
+            return wrong(
+                "That is the causal mask: positions before the window are still "
+                "visible."
+            )
         if torch.equal(answer, ~mask):
             return wrong("Inverted: True must mean may attend.")
         return wrong(f"Wrong for length {length} and window {window}: draw the rows.")
@@ -236,17 +249,17 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
         reach, layers = torch.eye(length), 0
         while reach[-1, 0] == 0:
             reach, layers = ((sees @ reach) > 0).float(), layers + 1
-        said = number(layers_needed(length, window), "a whole number of layers")
-        if said != layers:
-            if said == (length - 1) // (window - 1):
-                return wrong("Round up: what is left over needs a layer of its own.")
-            if length > 1 and said == -(-length // window):
+        answer = number(layers_needed(length, window), "a whole number of layers")
+        if answer != layers:
+            if answer == (length - 1) // (window - 1):
+                return wrong("Round up: the remainder needs a layer of its own.")
+            if length > 1 and answer == -(-length // window):
                 return wrong(
-                    "A layer carries information over window - 1 places: the position "
-                    "itself is one of the window."
+                    "A layer carries information over window - 1 places, because the "
+                    "window includes the position itself."
                 )
             return wrong(
                 f"Measured for length {length} and window {window}: {layers} layers, "
-                f"not {said}."
+                f"not {answer}."
             )
-    return right("Measured by following the permissions through the layers.")
+    return right("Each answer agrees with following the mask through the layers.")

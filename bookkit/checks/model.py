@@ -53,13 +53,13 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
         "The biases are missing: a map from n to m has nm weights and m biases.": (
             lambda c: _count(*c, bias=0)
         ),
-        "The layer norms are missing: each has a scale and a shift a number.": (
+        "The layer norms are missing: each has a scale and a shift for each feature.": (
             lambda c: _count(*c, norms=0, last=0)
         ),
         "The norm at the end of the stack is missing: pre-norm needs one more.": (
             lambda c: _count(*c, last=0)
         ),
-        "The norms of the layers are missing: one before each sublayer.": (
+        "The norms of the layers are missing: there is one before each sublayer.": (
             lambda c: _count(*c, norms=0)
         ),
         "You counted cross-attention: without a source there is nothing to read.": (
@@ -71,7 +71,7 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
         "You counted three norms a layer: it has two sublayers.": (
             lambda c: _count(*c, norms=3)
         ),
-        "The output is the table of words again: tied, it is counted once.": (
+        "The tied output is the table of words again: count it once.": (
             lambda c: _count(*c, tables=2)
         ),
         "The table of words is missing.": lambda c: _count(*c, tables=0),
@@ -88,7 +88,7 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
     results = [number(answer(*case), "a number of parameters") for case in cases]
     expected = [_count(*case) for case in cases]
     if results == expected:
-        return right("GPT-2 and two small ones: counted to the last parameter.")
+        return right("The count is exact for GPT-2 and for two small models.")
     for message, idea in ideas.items():
         if results == [idea(case) for case in cases]:
             return wrong(message)
@@ -114,18 +114,19 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
     reasons: dict[str, dict[float, str]] = {
         "num_heads=16": {
             18 * attention: "heads share d_model: each has half as many numbers.",
-            -9 * attention: "more heads make each narrower, and the whole no smaller.",
+            -9 * attention: "more heads make each narrower, but the total is the same.",
         },
         "norm_first=True": {
-            0: "pre-norm leaves the last sum as it is, so each stack ends in one more.",
+            0: "pre-norm does not normalise the last sum, so each stack ends in one "
+            "more norm.",
             norm: "each of the two stacks ends in one more norm.",
             512: "a norm has a scale and a shift, and there are two stacks.",
             30 * norm: "no sublayer gets a second norm: the one it has moves.",
         },
         "tie_embeddings=False": {
-            table: "untying makes three tables of one: two more.",
-            3 * table: "one of the three is there already: two more.",
-            -2 * table: "the size is right; untying adds.",
+            table: "untying turns one table into three: that is two more.",
+            3 * table: "one of the three exists already: only two are added.",
+            -2 * table: "the size is right, but untying adds parameters.",
             0: "tied, the three are one tensor; untied they are three.",
             2 * table + 37_000: "the output map has no bias.",
         },
@@ -142,7 +143,7 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
         if got != due:
             why = reasons[change].get(got, "count the tensors that are added.")
             return wrong(f"{change}: {why}")
-    return right("All four: you know where the parameters are.")
+    return right("All four are right: you know where the parameters are.")
 
 
 @exercise
@@ -188,9 +189,8 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
             "You divided the sum by all labels, padding included.": (
                 loss(first, last, reduce="sum") / last.numel()
             ),
-            "You averaged the sentences: a word of a short one then counts more.": (
-                by_sentence
-            ),
+            "You averaged the losses of the sentences: a word of a short sentence "
+            "then weighs more.": by_sentence,
             "The sign is wrong: a loss is minus a log probability.": -expected,
             "You applied a softmax; cross_entropy applies its own, to logits.": (
                 F.cross_entropy(
@@ -208,24 +208,24 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
         except (RuntimeError, ValueError) as error:
             if "target size" in str(error):
                 return wrong(
-                    "cross_entropy looks for the classes in axis 1, and finds the "
-                    "positions there: make logits and labels flat first."
+                    "cross_entropy expects the classes in axis 1, where yours has "
+                    "the positions: flatten logits and labels first."
                 )
             if "target batch_size (2)" in str(error):
                 return wrong(
-                    "The logits are flat and the labels are not: make both flat."
+                    "The logits are flat and the labels are not: flatten both."
                 )
             if "batch_size" in str(error):
                 return wrong(
                     "There are not as many rows as labels: the model reads all but "
-                    "the last word, and is asked for all but the first."
+                    "the last word, and the labels are all but the first."
                 )
             raise
     if isinstance(given, Tensor) and given.dim() and given.numel() > 1:
         return wrong(f"A loss is one number, got shape {tuple(given.shape)}.")
     result = torch.tensor(number(given, "a loss, one number"))
     if near(result, expected):
-        return right("Shifted, averaged over all labels but padding.")
+        return right("The labels are shifted by one, and the mean leaves out padding.")
     for message, mistake in mistakes.items():
         if near(result, mistake):
             return wrong(message)
@@ -272,30 +272,32 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
                 found[name].add(bool(answer(model)))
     intact, cross, encoder = (found[name] for name in ("right", "cross", "encoder"))
     if (intact, cross, encoder) == ({False}, {True}, {True}):
-        return right("It finds both, and leaves the right one alone.")
+        return right("Your test finds both faulty models and passes the right one.")
     if (intact, cross, encoder) == ({True}, {False}, {False}):
-        return wrong("It is the wrong way round: True means that padding matters.")
+        return wrong(
+            "Your test is the wrong way round: True means that padding matters."
+        )
     if intact == cross == encoder == {False}:
         return wrong(
-            "It finds no fault. Does your padded source really hold id 0, and do "
-            "you compare numbers, not shapes?"
+            "Your test finds no fault. Does your padded source really hold id 0, and "
+            "do you compare numbers, not shapes?"
         )
     if True in intact:
         return wrong(
-            "It calls the right model faulty. Change nothing but the padding, and "
-            "compare with a tolerance: last digits differ."
+            "Your test calls the right model faulty. Change nothing but the padding, "
+            "and compare with a tolerance: the last digits differ."
         )
     if cross == {False} and encoder == {True}:
         return wrong(
-            "It misses the model whose cross-attention sees padding: compare the "
-            "logits, not the memory."
+            "Your test misses the model whose cross-attention attends to padding: "
+            "compare the logits, not the memory."
         )
     if cross != {True}:
         return wrong(
-            "It misses some of the faulty models. Take the size of each difference, "
-            "abs(), and allow for rounding and no more."
+            "Your test misses some of the faulty models. Take the absolute value of "
+            "each difference, abs(), with a tolerance for rounding errors only."
         )
     return wrong(
-        "It misses the model whose encoder sees padding: let it encode the padded "
-        "source, and compare what comes out at the end."
+        "Your test misses the model whose encoder attends to padding: let it encode "
+        "the padded source, and compare the logits."
     )

@@ -33,30 +33,34 @@ def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
     if near(answer, cut.transpose(1, 2)):
         halves = x.view(BATCH, LENGTH, 2, -1).transpose(1, 2)
         if not near(tensor(split(x, 2)), halves):
-            return wrong(f"right for {HEADS} heads, but not for 2: is num_heads used?")
-        return right("each head holds its own features of every word")
+            return wrong(f"Right for {HEADS} heads, but not for 2: is num_heads used?")
+        return right("Each head holds its own features of every word.")
     if near(answer, x.view(BATCH, HEADS, LENGTH, D_K)):
         return wrong(
-            "a view without a transpose: the shape is right, but head 1 now holds all "
-            "the features of the first words and none of the others. Cut the last axis "
-            "first, then swap words and heads"
+            "You used a view without a transpose: the shape is right, but head 1 now "
+            "holds all the features of the first words and none of the others. Cut "
+            "the last axis first, then swap words and heads."
         )
     if near(answer, cut):
         return wrong(
-            "the features are cut well, but words come before heads: transpose the two"
+            "The features are cut correctly, but words come before heads: transpose "
+            "the two."
         )
     if near(answer, x.view(BATCH, LENGTH, D_K, HEADS).permute(0, 3, 1, 2)):
         return wrong(
-            "interleaved: you dealt the features out in turn, one to each head. A head "
-            "takes d_k features that lie next to each other, as the rows of its "
-            "projection do"
+            "The heads are interleaved: you gave the features to the heads in turn, "
+            "one at a time. A head takes d_k features that lie next to each other, "
+            "as the rows of its projection do."
         )
     if answer.shape == (BATCH, HEADS, D_K, LENGTH):
-        return wrong("words and features changed places: (batch, heads, length, d_k)")
+        return wrong(
+            "Words and features changed places: the shape should be (batch, heads, "
+            "length, d_k)."
+        )
     wanted = (BATCH, HEADS, LENGTH, D_K)
     if answer.shape != wanted:
-        return wrong(f"the shape should be {wanted}, and is {tuple(answer.shape)}")
-    return wrong("the shape is right, but numbers ended up in the wrong head or word")
+        return wrong(f"The shape should be {wanted}, and is {tuple(answer.shape)}.")
+    return wrong("The shape is right, but numbers ended up in the wrong head or word.")
 
 
 @exercise
@@ -66,26 +70,30 @@ def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
     heads = x.view(BATCH, LENGTH, HEADS, D_K).transpose(1, 2).contiguous()
     answer = tensor(merge(heads))
     if near(answer, x):
-        return right("every word has its features back, in their old order")
+        return right("Every word has its features back, in their old order.")
     if near(answer, heads.reshape(BATCH, LENGTH, HEADS * D_K)):
         return wrong(
-            "reshaped without transposing back: rows now mix different words. Swap "
-            "heads and words first, then join the last two axes"
+            "You reshaped without transposing back: rows now mix different words. "
+            "Swap heads and words first, then join the last two axes."
         )
     if near(answer, heads.permute(0, 2, 3, 1).reshape(BATCH, LENGTH, -1)):
         return wrong(
-            "interleaved: a word's features come back in turn, one from each head. "
-            "Swap heads and words, and leave d_k the last axis"
+            "The heads are interleaved: a word's features come from the heads in "
+            "turn, one at a time. Swap heads and words, and leave d_k as the last "
+            "axis."
         )
     if near(answer, heads.transpose(1, 2)):
-        return wrong("words come first again, but the last two axes are still apart")
+        return wrong(
+            "Words come before heads again, but the last two axes are still apart: "
+            "join them."
+        )
     if near(answer, heads.mean(1)) or near(answer, heads.sum(1)):
-        return wrong("the heads are added up or averaged: keep them side by side")
+        return wrong("The heads are added up or averaged: keep them side by side.")
     if answer.shape != x.shape:
         return wrong(
-            f"the shape should be {tuple(x.shape)}, and is {tuple(answer.shape)}"
+            f"The shape should be {tuple(x.shape)}, and is {tuple(answer.shape)}."
         )
-    return wrong("the shape is right, but the numbers are not where they were")
+    return wrong("The shape is right, but the numbers are not where they were.")
 
 
 def _visit() -> tuple[Tensor, Tensor]:
@@ -98,50 +106,65 @@ def _visit() -> tuple[Tensor, Tensor]:
 
 @exercise
 def check_question(query_weight: Tensor) -> Verdict:
-    """Check a query projection: l'Afrique asks what is happening; nobody else asks."""
+    """Check a query projection: only l'Afrique attends to anything, to visite."""
     query_weight = tensor(query_weight)
     if query_weight.shape == (4, 8):
         return wrong(
-            "the matrix is transposed: x @ query_weight needs 8 rows and 4 columns"
+            "The matrix is transposed: x @ query_weight needs 8 rows and 4 columns."
         )
     if query_weight.shape != (8, 4):
         shape = tuple(query_weight.shape)
-        return wrong(f"the matrix should have 8 rows and 4 columns, and is {shape}")
+        return wrong(f"The matrix should have 8 rows and 4 columns, and is {shape}.")
     if not query_weight.isfinite().all():
-        return wrong("finite numbers only: 0 times infinity is NaN, not a score")
+        return wrong("Use finite numbers only: 0 times infinity is NaN, not a score.")
     x, read_kind = _visit()
     keys = x @ read_kind
 
     def weights(weight: Tensor) -> Tensor:
         return ((x @ weight.float()) @ keys.T / math.sqrt(4)).softmax(-1)
 
-    asked = weights(query_weight)
-    others = asked[[0, 1, 3, 4]]
-    silent = bool((others - 0.2).abs().max() < 0.02)
-    if asked[2, 1] >= 0.9 and silent:
-        return right("only l'Afrique asks what is happening, and visite answers")
-    if asked[1, 2] >= 0.5 and asked[2, 1] < 0.25:
-        return wrong(
-            "rows and columns are swapped: visite asks for a place. The row is the "
-            "kind that asks, the column the kind asked for"
+    attended = weights(query_weight)
+    others = attended[[0, 1, 3, 4]]
+    even = bool((others - 0.2).abs().max() < 0.02)
+    if attended[2, 1] >= 0.9 and even:
+        return right(
+            "L'Afrique attends to visite, and the other words attend to all words "
+            "alike."
         )
-    if asked[2, 1] < 0.9:
+    if attended[1, 2] >= 0.5 and attended[2, 1] < 0.25:
+        return wrong(
+            "Rows and columns are swapped: visite attends to places. The row is the "
+            "kind of the query's word, the column the kind to be found."
+        )
+    if attended[2, 1] < 0.9:
         if not query_weight[:4].any() and query_weight[4:].any():
             return wrong(
-                "that row is one of the code's numbers: the kinds are the first four"
+                "That row belongs to the code: the rows of the kinds are the first "
+                "four."
             )
-        row = ", ".join(f"{weight:.2f}" for weight in asked[2].tolist())
+        row = ", ".join(f"{weight:.2f}" for weight in attended[2].tolist())
         if weights(8 * query_weight)[2, 1] >= 0.9:
-            got = f"visite gets only {asked[2, 1]:.2f} of the weight"
-            return wrong(f"{got}: the question is right, ask it with a larger number")
+            got = f"The weight on visite is only {attended[2, 1]:.2f}"
+            return wrong(
+                f"{got}: the entry is in the right place, but should be larger."
+            )
         if weights(-8 * query_weight)[2, 1] >= 0.9:
-            return wrong("the sign is wrong: visite gets less than the others")
-        if asked[2, 1] < 0.1:
-            return wrong(f"l'Afrique does not ask for an action: its weights are {row}")
-        return wrong(f"l'Afrique asks for other kinds as well: its weights are {row}")
+            return wrong("The sign is wrong: visite gets less weight than the others.")
+        if attended[2, 1] < 0.1:
+            return wrong(
+                f"L'Afrique does not attend to the action: its weights are {row}."
+            )
+        return wrong(
+            f"L'Afrique attends to other kinds as well: its weights are {row}."
+        )
     if query_weight[4:].abs().max() > 0:
-        return wrong("the code asks too: only the rows of the four kinds should")
-    return wrong("other words ask as well: only the row of places should hold a number")
+        return wrong(
+            "The query depends on the code too: only the rows of the kinds should "
+            "hold numbers."
+        )
+    return wrong(
+        "Other words have a query as well: only the row of places should hold a number."
+    )
 
 
 @exercise
@@ -166,38 +189,51 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
         return parts.transpose(0, 1).flatten(1)
 
     if near(answer, joined(mixed()) @ w_o):
-        return right("d_k sets the scale, d_v the width, and neither needs the other")
+        return right(
+            "d_k sets the scale and d_v the size of the values; they need not be equal."
+        )
     for scale, name in ((d_v, "√d_v"), (d_model, "√d_model"), (1, "nothing")):
         if near(answer, joined(mixed(scale)) @ w_o):
             return wrong(
-                f"the scores are divided by {name}: a query·key sums d_k products, so "
-                "√d_k is the scale"
+                f"The scores are divided by {name}: a dot product of query and key "
+                "sums d_k products, so the scale is √d_k."
             )
     for one in (w_q, w_k):
         scores = (x @ one) @ (x @ one).mT / math.sqrt(d_k)
         if near(answer, joined(scores.softmax(-1) @ (x @ w_v)) @ w_o):
-            return wrong("one matrix made both queries and keys: each has its own")
-    turned = (x @ w_k) @ (x @ w_q).mT / math.sqrt(d_k)
-    if near(answer, joined(turned.softmax(-1) @ (x @ w_v)) @ w_o):
-        return wrong("keys ask and queries answer: rows of scores belong to queries")
+            return wrong(
+                "You used one matrix for both queries and keys: each has its own."
+            )
+    swapped = (x @ w_k) @ (x @ w_q).mT / math.sqrt(d_k)
+    if near(answer, joined(swapped.softmax(-1) @ (x @ w_v)) @ w_o):
+        return wrong(
+            "Queries and keys are swapped: the rows of the scores belong to the "
+            "queries."
+        )
     if near(answer, mixed().reshape(length, -1) @ w_o):
         return wrong(
-            "reshaped without a transpose: a row mixes several words. Bring words "
-            "before heads, then join heads and d_v"
+            "You reshaped without a transpose: a row mixes several words. Bring "
+            "words before heads, then join heads and d_v."
         )
     if near(answer, mixed().permute(1, 2, 0).flatten(1) @ w_o):
-        return wrong("interleaved: each head's d_v numbers should stay side by side")
+        return wrong(
+            "The heads are interleaved: each head's d_v numbers should stay side by "
+            "side."
+        )
     if near(answer, joined(mixed(axis=-2)) @ w_o):
-        return wrong("softmax over the queries: the weights of one query sum to one")
+        return wrong(
+            "Your softmax is over the queries: it should be over the keys, so that "
+            "the weights of each query sum to one."
+        )
     if near(
         answer, joined((x @ w_q) @ (x @ w_k).mT / math.sqrt(d_k) @ (x @ w_v)) @ w_o
     ):
-        return wrong("the softmax is missing: scores are not yet weights")
+        return wrong("The softmax is missing: scores are not yet weights.")
     if near(answer, joined(mixed())):
-        return wrong("the heads are concatenated but not projected: w_o is missing")
+        return wrong("The heads are concatenated but not projected: w_o is missing.")
     if answer.shape != (length, d_model):
         shape = tuple(answer.shape)
-        return wrong(f"the shape should be {(length, d_model)}, and is {shape}")
+        return wrong(f"The shape should be {(length, d_model)}, and is {shape}.")
     return wrong(
-        "the shape is right, the numbers are not: compare one head with chapter 04"
+        "The shape is right, but the numbers are not: compare one head with chapter 04."
     )

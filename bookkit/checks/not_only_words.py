@@ -36,7 +36,7 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
             raise Refused(f"Give back {wanted}.")
         low, high = ends
         if low > high:
-            return wrong("the lower end comes first")
+            return wrong("The lower end comes first.")
         reach = _quantile((1 + share) / 2)
 
         def is_half(other: float, low=low, high=high, mean=mean) -> bool:  # type: ignore[no-untyped-def]
@@ -48,33 +48,36 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
             continue
         if is_half(abs(std * _quantile(share))):
             return wrong(
-                "one tail was forgotten: with that share below the upper end *and* "
-                "above the lower one, both tails are left out of the middle"
+                "One tail was forgotten: the share lies below the upper end, not "
+                "between the two ends. Each tail should hold half of the rest."
             )
         if is_half(std * share):
             return wrong(
-                "the share of the probability is not the share of a deviation: "
-                "68% lie within one deviation"
+                "A share of the probability is not a share of the standard "
+                "deviation: 68% lie within one standard deviation."
             )
         if is_half(std**2 * reach):
-            return wrong("that multiplies by the variance: the deviation is its root")
+            return wrong("You multiplied by the variance: multiply by its root, std.")
         if is_half(std**0.5 * reach):
-            return wrong("std is the deviation already: no root of it is needed")
+            return wrong("`std` is the standard deviation already: it needs no root.")
         if is_half(std * _quantile(1 - (1 - share) / 4)):
-            return wrong("the share outside was halved twice")
+            return wrong("The share outside was halved twice.")
         if is_half(2 * std) or is_half(1.96 * std) or is_half(1.28 * std):
-            return wrong("the factor depends on the share: here it is always the same")
+            return wrong("The factor depends on the share: yours is always the same.")
         if is_half(std):
-            return wrong("one deviation to either side holds 68%, whatever the share")
+            return wrong(
+                "You took one standard deviation to either side, whatever the share: "
+                "that holds 68%."
+            )
         if is_half(reach):
-            return wrong("a wider distribution has a wider interval: multiply by std")
+            return wrong("A wider distribution has a wider interval: multiply by std.")
         if abs((low + high) / 2 - mean) > 1e-3:
-            return wrong("the middle of the interval should be the mean")
+            return wrong("The middle of the interval should be the mean.")
         return wrong(
-            f"for mean {mean:g}, deviation {std:g} and {share:.0%}, the ends should be "
-            f"{mean - std * reach:.2f} and {mean + std * reach:.2f}"
+            f"For mean {mean:g}, standard deviation {std:g} and {share:.0%}, the ends "
+            f"should be {mean - std * reach:.2f} and {mean + std * reach:.2f}."
         )
-    return right("each tail gets half of what is left outside")
+    return right("Each tail gets half of what is left outside.")
 
 
 @exercise
@@ -91,42 +94,47 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
         given = list(numbers(answer, wanted))
         found = sorted({int(start) for start in given})
         if any(start != int(start) for start in given):
-            return wrong("a start is an index, a whole number")
+            return wrong("A start is an index, a whole number.")
         if len(found) < len(given):
-            return wrong("each window starts once")
+            return wrong("Some starts occur more than once: return each only once.")
         last = cut - history - horizon
         if found == list(range(last + 1)):
             continue
         if not found:
-            return wrong("there are windows that fit, and the list is empty")
+            return wrong("The list is empty, but there are windows that fit.")
         if found[0] != 0 and found[0] != 1:
-            return wrong("the first window may start with the first value, index 0")
+            return wrong("The first window may start with the first value, index 0.")
         if found[-1] == length - history - horizon:
-            return wrong("those windows run to the end of the series, into the test")
+            return wrong(
+                "Those windows run to the end of the series, into the test data."
+            )
         if found[-1] in (cut - history, cut - history - 1):
             return wrong(
-                "the histories end before the cut, but the values to be forecast are "
-                "of the test: they would be trained on"
+                "The histories end before the cut, but the values to be forecast "
+                "belong to the test data: they would be trained on."
             )
         if found[-1] in (cut - horizon, cut - 1, cut):
-            return wrong("a window needs room for its history too")
+            return wrong("A window needs room for its history too.")
         if found[-1] == last + 1:
             return wrong(
-                "one too many: the last value of that window is the cut itself"
+                "One window too many: its last value has the index `cut`, and "
+                "belongs to the test data."
             )
         if found == list(range(last)):
             return wrong(
-                "one window more fits: its last value is just before the cut, and "
-                "range leaves out its end"
+                "One more window fits: its last value is just before the cut. Note "
+                "that range leaves out its end."
             )
         if found == list(range(0, last + 1, horizon)) or found == list(
             range(0, last + 1, history + horizon)
         ):
-            return wrong("windows may overlap one another: only the cut is a border")
+            return wrong("Windows may overlap one another: only the cut is a border.")
         if found == list(range(1, last + 1)) or found == list(range(1, last + 2)):
-            return wrong("indices count from 0, and the first window is missing")
-        return wrong(f"with a cut at {cut} the last start should be {last}")
-    return right("a window's last value comes before the cut, its first anywhere")
+            return wrong("The first window is missing: indices count from 0.")
+        return wrong(f"With a cut at {cut} the last start should be {last}.")
+    return right(
+        "A window may start anywhere, as long as its last value comes before the cut."
+    )
 
 
 @exercise
@@ -144,11 +152,15 @@ def check_join(join: Callable[[Tensor, int], Tensor]) -> Verdict:
         outer = grid.transpose(0, 1).transpose(1, 2).reshape(length, length)
         joined = patches.view(length, length)
         mistakes = {
-            "the numbers are those of one patch after the other: a row of the image "
-            "runs through several patches, so exchange axes before joining": joined,
-            "each patch is transposed within itself": inner,
-            "the patches are laid out column by column: they came row by row": outer,
-            "the whole image is transposed": image.mT,
+            "You joined one patch after the other: a row of the image runs through "
+            "several patches, so exchange axes before joining.": joined,
+            "Each patch is transposed within itself.": inner,
+            "The patches are laid out column by column: they should be laid out row "
+            "by row.": outer,
+            "The whole image is transposed.": image.mT,
         }
         return wrong(explain(answer, image, mistakes))
-    return right("row, row within, column, column within: that is an image's order")
+    return right(
+        "The axes are in the image's order: row of patches, row within the patch, "
+        "column of patches, column within the patch."
+    )

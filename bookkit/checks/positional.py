@@ -38,13 +38,13 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     expected = sinusoids(length, d_model)
     if near(answer, expected):
         if not near(tensor(table(7, 12)), sinusoids(7, 12)):
-            return wrong("right for (20, 8), but not for (7, 12): use both arguments")
-        return right("a sine and a cosine for every clock")
+            return wrong("Right for (20, 8), but not for (7, 12): use both arguments.")
+        return right("A sine and a cosine for every clock.")
     if answer.shape == (d_model, length):
-        return wrong("the table is transposed: a row is a position")
+        return wrong("The table is transposed: a row is a position.")
     if answer.shape != expected.shape:
         return wrong(
-            f"the shape should be {(length, d_model)}, and is {tuple(answer.shape)}"
+            f"The shape should be {(length, d_model)}, but is {tuple(answer.shape)}."
         )
     column = torch.arange(d_model)
     pair = column // 2
@@ -53,45 +53,47 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     misreadings = [
         (
             _table(length, 2 * column / d_model),
-            "the exponent uses the column where the formula has the pair: columns 2i "
-            "and 2i + 1 share the rate of pair i",
+            "The exponent uses the column where the formula has the pair: columns 2i "
+            "and 2i + 1 share the rate of pair i.",
         ),
         (
             _table(length, 4 * pair / d_model),
-            "the exponent is doubled: the even column is 2i already",
+            "The exponent is doubled: the even column is 2i already.",
         ),
         (
             _table(length, column / d_model),
-            "every column has a rate of its own: the sine and the cosine of a pair "
-            "must share one angle",
+            "Every column has a rate of its own: the sine and the cosine of a pair "
+            "must share one angle.",
         ),
         (
             _table(length, pair / d_model),
-            "the exponent is pair / d_model: the 2 of 2i is missing",
+            "The exponent is pair / d_model: the 2 of 2i is missing.",
         ),
         (
             _table(length, -2 * pair / d_model),
-            "the exponent has the wrong sign: later clocks turn slower, not faster",
+            "The exponent has the wrong sign: later clocks turn slower, not faster.",
         ),
-        (_table(length, 2 * pair / d_model, first=1), "positions start at 0, not at 1"),
+        (
+            _table(length, 2 * pair / d_model, first=1),
+            "Positions start at 0, not at 1.",
+        ),
         (
             _table(length, 2 * pair / d_model, base=1_000),
-            "the base is 10000, and yours is 1000",
+            "The base is 10000, but yours is 1000.",
         ),
         (
             _table(length, torch.zeros(d_model)),
-            "every clock turns at the same speed: is the exponent a whole number, cut "
-            "to 0 by //?",
+            "Every clock turns at the same speed: does // cut the exponent down to 0?",
         ),
         (
             torch.outer(torch.arange(length), 10_000 ** (-2 * pair / d_model)).sin(),
-            "all columns are sines: the odd ones are cosines",
+            "All columns are sines: the odd ones should be cosines.",
         ),
-        (swapped, "sine and cosine are swapped: the sine is in the even columns"),
+        (swapped, "Sine and cosine are swapped: the sine is in the even columns."),
         (
             halves,
-            "all sines, then all cosines: the same columns in another layout. Here "
-            "sine and cosine of a clock stand side by side",
+            "The sines come first, then the cosines: the same columns in another "
+            "layout. Here the sine and the cosine of a clock are side by side.",
         ),
     ]
     for misreading, message in misreadings:
@@ -99,7 +101,7 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
             return wrong(message)
     rows = ~((answer - expected).abs().amax(dim=1) <= 1e-4)  # NaN differs too
     first = int(rows.nonzero()[0])
-    return wrong(f"the first row that differs is that of position {first}")
+    return wrong(f"The first row that differs is that of position {first}.")
 
 
 @exercise
@@ -113,36 +115,38 @@ def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
 
     turn, most = 2 * math.pi, 10_000 ** (510 / 512)
     if near(fastest, turn) and near(slowest, turn * most):
-        return right("from 6.3 words to some 60,600")
+        return right("From 6.3 words to about 60,600.")
     if near(slowest, turn) and near(fastest, turn * most):
-        return wrong("the two are swapped: the pair with i = 0 is the fastest")
+        return wrong("The two are swapped: the pair with i = 0 is the fastest.")
     if near(fastest, 1) or near(slowest, most) or near(slowest, 10_000):
         return wrong(
-            "that is one over the rate: a full turn is 2π radians, not one radian"
+            "That is one over the rate: a full turn is 2π radians, not one radian."
         )
     if near(fastest, 1 / turn) or near(slowest, 1 / (turn * most)):
-        return wrong("that is turns per word: you are asked for words per turn")
+        return wrong("That is turns per word: you are asked for words per turn.")
     if near(fastest, 360):
-        return wrong("the rate is in radians: a full turn is 2π of them")
+        return wrong("The rate is in radians: a full turn is 2π of them.")
     if not near(fastest, turn):
-        return wrong("the fastest: i = 0 gives a rate of one radian a word")
+        return wrong("The fastest is wrong: i = 0 gives a rate of one radian per word.")
     if near(slowest, turn * 10_000):
         return wrong(
-            "nearly: the last pair is i = 255, so the exponent is 510/512 and not 1"
+            "Nearly right: the last pair is i = 255, so the exponent is 510/512, not 1."
         )
     if near(slowest, turn * 10_000 ** (255 / 512)):
-        return wrong("the slowest: the exponent is 2i / d_model, with the 2")
-    return wrong("the slowest: take i = 255, the last pair, and divide 2π by its rate")
+        return wrong("The slowest is wrong: the exponent is 2i / d_model, with the 2.")
+    return wrong(
+        "The slowest is wrong: take i = 255, the last pair, and divide 2π by its rate."
+    )
 
 
 @exercise
 def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
-    """Check the query projection of a head that looks two words ahead."""
+    """Check the query projection of a head that attends two words ahead."""
     d_model, length = 64, 40
     weight = tensor(looks_ahead(d_model))
     if weight.shape != (d_model, d_model):
         shape = tuple(weight.shape)
-        return wrong(f"the shape should be {(d_model, d_model)}, and is {shape}")
+        return wrong(f"The shape should be {(d_model, d_model)}, but is {shape}.")
     table = sinusoids(length, d_model)
     scores = (table @ weight.float().T) @ table.T / math.sqrt(d_model)
     weights = scores.softmax(dim=-1)
@@ -151,29 +155,31 @@ def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
     far_weights = ((far @ weight.float().T) @ far.T / math.sqrt(d_model)).softmax(-1)
     if weights.diagonal(2).min() >= 0.9 and far_weights.diagonal(2).min() < 0.9:
         return wrong(
-            "it looks two words ahead in the first words of a text and not at position "
-            "1000: a matrix fitted to some positions need not be the rotation"
+            "It attends two words ahead in the first words of a text, but not at "
+            "position 1000: a matrix fitted to some positions need not be the rotation."
         )
     if weights.diagonal(2).min() >= 0.9:
-        return right("one rotation, and every position looks two words ahead")
+        return right("One rotation, and every position attends two words ahead.")
     if shares[-2] > 0.5:
         return wrong(
-            "it looks two words back: turn the query forward, or do not transpose: "
-            "query_proj computes x @ weight.T"
+            "It attends two words back. Rotate the query forward, or do not transpose: "
+            "query_proj computes x @ weight.T."
         )
     most = max(shares, key=lambda k: shares[k])
     if most == 2:
         return wrong(
-            f"it looks the right way, but with {shares[2]:.3f} of its weight: the "
-            "scores need a larger factor"
+            f"It attends two words ahead, but with only {shares[2]:.3f} of its weight: "
+            "the scores need a larger factor."
         )
     if shares[most] < 0.5:
         return wrong(
-            f"no one distance gets most of the weight, and +2 gets {shares[2]:.2f}"
+            f"No one distance gets most of the weight, and +2 gets {shares[2]:.2f}."
         )
     if most == 0:
-        return wrong("every position looks mostly at itself: the query is not turned")
-    return wrong(f"most of the weight falls on distance {most:+d}, not on +2")
+        return wrong(
+            "Every position attends mostly to itself: the query is not rotated."
+        )
+    return wrong(f"Most of the weight falls on distance {most:+d}, not on +2.")
 
 
 @exercise
@@ -188,12 +194,12 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     answer = encode_chunks(encode, chunks)
     called = len(calls)
     if not isinstance(answer, list | tuple) or len(answer) != len(chunks):
-        return wrong("a list is wanted, with one tensor for each chunk")
+        return wrong("A list is wanted, with one tensor for each chunk.")
     parts = [tensor(part, "a list of tensors") for part in answer]
     if [part.shape for part in parts] != [chunk.shape for chunk in chunks]:
-        return wrong("every result should have the shape of its chunk")
+        return wrong("Every result should have the shape of its chunk.")
     if any(map(near, parts, chunks)):
-        return wrong("a chunk came back as it went in: call `encode` on each of them")
+        return wrong("A chunk came back as it went in: call `encode` on each of them.")
     answer = torch.cat(parts, dim=1)
 
     def from_starts(starts: list[int]) -> Tensor:
@@ -205,21 +211,25 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     if near(answer, from_starts(starts)):
         if called != len(chunks):
             return wrong(
-                f"right numbers, but from {called} calls of `encode` for "
-                f"{len(chunks)} chunks: while a text is written it is not there as a "
-                "whole. Encode each chunk by itself, and say where it starts"
+                f"The numbers are right, but from {called} calls of `encode` for "
+                f"{len(chunks)} chunks. A text that is still being written has no "
+                "later chunks yet: encode each chunk by itself, with its `start`."
             )
-        return right("cut as you like: every word keeps its place")
+        return right("However the text is cut, every word keeps its position.")
     if near(answer, from_starts([0] * len(chunks))):
-        return wrong("every chunk starts at position 0: start is forgotten")
+        return wrong("Every chunk starts at position 0: `start` is missing.")
     if near(answer, from_starts(list(range(len(chunks))))):
-        return wrong("you counted chunks, not words: a chunk may hold several words")
+        return wrong("You counted chunks, not words: a chunk may hold several words.")
     if near(answer, from_starts([len(text) * i for i in range(len(chunks))])):
-        return wrong("len counts the sentences of a chunk, not its words: size(1) does")
+        return wrong(
+            "`len` gives the sentences of a chunk, not its words: `size(1)` does that."
+        )
     if near(answer, from_starts(ends)):
-        return wrong("start is where the chunk begins: you added its own length first")
+        return wrong(
+            "`start` is where the chunk begins: you added its own length first."
+        )
     if near(answer, from_starts([s + 1 for s in starts])):
-        return wrong("one too far: the first word of a text has position 0")
+        return wrong("One too far: the first word of a text has position 0.")
     if near(answer, from_starts([max(s - 1, 0) for s in starts])):
-        return wrong("one too few: a chunk starts after the last word before it")
-    return wrong("some words did not get their own position added")
+        return wrong("One too few: a chunk starts after the last word before it.")
+    return wrong("Some words did not get their own position added.")

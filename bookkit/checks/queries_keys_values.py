@@ -23,7 +23,7 @@ def _numbers(answer: Sequence[float] | Tensor) -> Tensor:
     """The reader's list, tuple or tensor as one flat tensor."""
     numbers = torch.as_tensor(answer, dtype=torch.float64).flatten()
     if not numbers.isfinite().all():
-        raise Refused("Finite numbers, please: an infinite one makes scores of NaN.")
+        raise Refused("All numbers must be finite: an infinite one makes scores NaN.")
     return numbers
 
 
@@ -43,20 +43,27 @@ def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
     if louder and turned:
         return right(f"Longer, and at a wider angle to the query: {found}.")
     if louder and math.isclose(cosine, 3 / math.sqrt(10)):
-        return wrong(f"You only stretched (1, 1): the angle stayed. Turn it: {found}.")
+        return wrong(
+            f"You only stretched (1, 1), so the angle is the same: {found}. Change the "
+            "direction."
+        )
     if louder:
-        return wrong(f"Longer, but nearer in angle too. Turn it away: {found}.")
+        return wrong(
+            f"The dot product is larger, but so is the cosine: {found}. Widen the "
+            "angle to the query."
+        )
     if dot <= 0:
         return wrong(
-            f"Turned too far: at a right angle or beyond, no length wins: {found}."
+            f"The angle is too wide: {found}. At a right angle or more, no length "
+            "makes the dot product positive."
         )
     if turned:
-        return wrong(f"Turned away, but too short to win by length: {found}.")
+        return wrong(f"The angle is wide enough, but the key is too short: {found}.")
     if math.isclose(cosine, 3 / math.sqrt(10)):
         return wrong(
-            f"That has the direction of (1, 1), so it ties or is shorter: {found}."
+            f"That has the direction of (1, 1) and is no longer than it: {found}."
         )
-    return wrong(f"That is the other way round, near and short: {found}.")
+    return wrong(f"It is the other way round, a small angle and a short key: {found}.")
 
 
 # The chapter's hand-set keys of Jane, visite, l'Afrique, en, septembre.
@@ -71,28 +78,36 @@ def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
     if len(row) == 6:
         return wrong("Six numbers are a column of W_Q. The row place has four.")
     if len(row) != 4:
-        return wrong(f"Four numbers, please: who, what, where, when. Got {len(row)}.")
+        return wrong(f"Give four numbers: who, what, where, when. Got {len(row)}.")
     weights = (_KEYS @ row).softmax(dim=0)
     paid = weights[4].item()
     if paid > 0.9:
-        return right(f"L'Afrique now looks for a time: septembre gets {paid:.3f}.")
+        return right(f"L'Afrique now attends to a time: septembre gets {paid:.3f}.")
     got = f"septembre gets {paid:.3f}"
     if row[3] < 0 and (row[:3] <= 0).all():
-        return wrong(f"The sign is wrong, a negative score repels: {got}.")
+        return wrong(f"The sign is wrong: {got}. A negative score lowers a weight.")
     if row.argmax() == 0 and row[0] > row[3]:
-        return wrong(f"That is who?, which Jane's key matches: {got}.")
+        return wrong(f"The row is largest in who, which Jane's key matches: {got}.")
     if row.argmax() == 1 and row[1] > row[3]:
-        return wrong(f"That is still what?, which the key of visite matches: {got}.")
+        return wrong(
+            f"The row is still largest in what, which the key of visite matches: {got}."
+        )
     if row.argmax() == 2 and row[2] > row[3]:
-        return wrong(f"That is where?, which l'Afrique's own key matches: {got}.")
+        return wrong(
+            f"The row is largest in where, which l'Afrique's own key matches: {got}."
+        )
     if not row.any():
-        return wrong(f"A row of zeros matches nothing, so all get alike: {got}.")
+        return wrong(
+            f"A row of zeros matches no key, so all words get the same weight: {got}."
+        )
     if (row == row[3]).all():
-        return wrong(f"That looks for everything, so nothing stands out: {got}.")
+        return wrong(
+            f"The four numbers are the same, so four words get the same score: {got}."
+        )
     if row[3] <= max(row[:3].max().item(), 0):
         return wrong(
-            f"Another word matches as well as septembre: {got}. The feature when must "
-            "be the largest in the row, and above the 0 of en."
+            f"Another word matches at least as well as septembre: {got}. The number "
+            "for when must be the largest in the row, and above 0, the score of en."
         )
     return wrong(f"The right direction, but too short: {got}. Lengthen the query.")
 
@@ -114,13 +129,14 @@ def check_attend_others(
     expected = hidden.softmax(dim=-1) @ values
     mistakes = {
         "Every word still attends to itself.": plain @ values,
-        "You crossed out the diagonal after the softmax: rows no longer sum to 1. Do "
-        "it to the scores, before.": plain.masked_fill(itself, 0.0) @ values,
-        "A score of 0 is still a score, e⁰ is 1: set the diagonal to −∞.": (
+        "You set the diagonal to 0 after the softmax: rows no longer sum to 1. Set it "
+        "to −∞ in the scores, before the softmax.": plain.masked_fill(itself, 0.0)
+        @ values,
+        "A score of 0 still gets a weight, since e⁰ is 1: set the diagonal to −∞.": (
             scores.masked_fill(itself, 0.0).softmax(dim=-1) @ values
         ),
-        "You kept the diagonal and hid all others.": values,
-        "The softmax runs down the columns: share out along each row, dim −1.": (
+        "You kept the diagonal and masked all other scores.": values,
+        "The softmax runs down the columns: normalise over each row, dim −1.": (
             hidden.softmax(dim=0) @ values
         ),
         "It is transposed: scores are queries times keys transposed, one row for each "
@@ -129,7 +145,7 @@ def check_attend_others(
             (hidden / 2).softmax(dim=-1) @ values
         ),
         "Those are the weights: multiply them by the values.": hidden.softmax(dim=-1),
-        "You blended the words themselves: project them to values first.": (
+        "You averaged the words themselves: project them to values first.": (
             hidden.softmax(dim=-1) @ x
         ),
         "There is no softmax.": scores.masked_fill(itself, 0.0) @ values,
@@ -148,8 +164,8 @@ def check_attend_others(
     others = (~itself).float() / 4
     if not near(answer(offset, far_query, far_key, w_value), others @ offset @ w_value):
         return wrong(
-            "It fails where all scores are low. Hide the diagonal in the scores, with "
-            "−∞: the number you chose is not low enough."
+            "It fails where all scores are low: the number on the diagonal is not low "
+            "enough. Set the diagonal of the scores to −∞."
         )
     # Own scores far above the others: after the softmax, those are 0.
     own = 20 * torch.eye(5, 6)
@@ -158,8 +174,8 @@ def check_attend_others(
     expected = expected.softmax(dim=-1) @ own @ w_value
     if not near(answer(own, same, same, w_value), expected):
         return wrong(
-            "It fails where a word's own score is far above the others: after the "
-            "softmax nothing is left to share out again. Hide the diagonal in the "
-            "scores, with −∞."
+            "It fails where a word's own score is far above the others: their weights "
+            "are then 0 after the softmax, and cannot be normalised again. Set the "
+            "diagonal of the scores to −∞."
         )
     return right("Each word attends to all others, and its weights sum to 1.")

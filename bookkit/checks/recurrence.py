@@ -26,7 +26,7 @@ def check_additive(answer: Callable[..., Tensor]) -> Verdict:
             "The state plays no part: add it to every row inside the tanh.": (
                 torch.tanh(keys) @ v
             ),
-            "One tanh around the sum of both, not a tanh for each.": (
+            "Use one tanh around the sum of both, not a tanh for each.": (
                 torch.tanh(query) + torch.tanh(keys)
             )
             @ v,
@@ -35,7 +35,7 @@ def check_additive(answer: Callable[..., Tensor]) -> Verdict:
             ),
             "You multiplied by v but did not add up: one score for each memory "
             "vector.": torch.tanh(query + keys) * v,
-            "You added the five numbers up: weigh them by v.": (
+            "You added the five numbers up: weight them by v.": (
                 torch.tanh(query + keys).sum(-1)
             ),
             "Those are the weights: scores come before the softmax.": (
@@ -104,9 +104,9 @@ def check_gate(answer: float) -> Verdict:
         return right("A bias of 4 keeps half for 38 steps, one of 0 for a single step.")
     mistakes = {
         0.0: "With a bias of 0 the gate is 0.5: half is lost at every step.",
-        forget: "That is the gate itself. Which bias has it for its sigmoid?",
-        -logit(forget): "The sign: a negative bias shuts the gate.",
-        math.log(forget): "That is the logarithm of the gate: turn the sigmoid round, "
+        forget: "That is the gate itself. Which bias has this number as its sigmoid?",
+        -logit(forget): "The sign is wrong: a negative bias closes the gate.",
+        math.log(forget): "That is the logarithm of the gate: invert the sigmoid, "
         "ln(f / (1 - f)).",
         logit(1 - 0.5 / 100): "The losses do not add up: the gate multiplies, so that "
         "f to the power of 100 is 0.5.",

@@ -31,8 +31,8 @@ def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
     known = {
         float(surprise[label]): "That is the plain loss: epsilon has no effect.",
         float((1 - epsilon) * surprise[label] + epsilon * others): (
-            "You shared epsilon among the wrong words only. It goes to all of them, "
-            "the right one included."
+            "You divided epsilon among the wrong words only. All words share it, the "
+            "right one included."
         ),
         float((1 - epsilon) * surprise[label] + epsilon * surprise.sum()): (
             "You gave each word epsilon. They share it: take the mean, not the sum."
@@ -114,32 +114,37 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
             still = torch.tensor(math.nan)
         if still.isnan().any():
             return wrong(
-                "Gradients of zeros become NaN: their length is 0, and you divide by "
-                "it. Short ones are to stay as they are."
+                "Gradients of zeros become NaN: their norm is 0, and you divide by "
+                "it. Short gradients should stay as they are."
             )
         return right("One length for all, one factor for all.")
     if close(1, 1, 1, -1):
         return wrong(
-            "Each number was cut on its own. That changes the direction: 2 and -4 "
-            "became 1 and -1. Take one length of all together."
+            "Each number was clipped on its own. That changes the direction: 2 and -4 "
+            "became 1 and -1. Compute one norm of all numbers together."
         )
     if close(2 / 5**0.5, 1 / 5**0.5, 1 / 5**0.5, -2 / 5**0.5):
         return wrong(
-            "Each gradient was cut on its own. That changes the direction of the long "
-            "vector that they are together: take one length of all."
+            "Each gradient was clipped on its own. That changes the direction of the "
+            "long vector that they form together: compute one norm of all."
         )
     if times(1):
-        return wrong("Nothing was shortened: together they are 5 long, and may be 1.")
+        return wrong(
+            "Nothing was shortened: the norm of all together is 5, and may be at "
+            "most 1."
+        )
     if times(1 / 25):
-        return wrong("You divided by the square of the length: take its root.")
+        return wrong("You divided by the square of the norm: take its root.")
     if times(1 / 9):
-        return wrong("You added up absolute values. The length is the root of squares.")
+        return wrong(
+            "You added up absolute values. The norm is the root of the sum of squares."
+        )
     if times(1 / 4):
-        return wrong("You divided by the largest number, not by the length.")
+        return wrong("You divided by the largest number, not by the norm.")
     if times(1 / (5**0.5 + 20**0.5)):
-        return wrong("You added up two lengths. Add squares, then take the root.")
+        return wrong("You added up two norms. Add the squares, then take the root.")
     rounded = ", ".join(f"{value:.3g}" for value in flat)
-    return wrong(f"(2, 1) and (2, -4) are five times too long; you gave {rounded}.")
+    return wrong(f"(2, 1) and (2, -4) are five times too long; you returned {rounded}.")
 
 
 PARTS = {
@@ -166,7 +171,7 @@ def _part(answer: Any) -> str | None:
 def check_broken(missing: Any) -> Verdict:
     """Exercise: from the symptom to the part that is missing."""
     hints = {
-        "A": ("causal mask", "what if the next word stood in its input?"),
+        "A": ("causal mask", "what if its input contained the next word?"),
         "B": ("warm-up", "look at the size of the first step."),
         "C": ("positions", "what makes the output depend on which word came first?"),
         "D": ("residuals", "what carries a word's own vector past the averaging?"),

@@ -103,7 +103,10 @@ def check_encode(encode: Callable[[str, Merges], Any]) -> Verdict:
                 f"of the merges decides, not that of the letters: {shown}"
             )
         if len(set(word)) == 1:
-            return wrong(f"From the left, and what was just joined stays: {shown}")
+            return wrong(
+                "Join pairs from the left, and do not join a new piece again for the "
+                f"same merge: {shown}"
+            )
         return wrong(shown)
     return right("Merge by merge, in the order in which they were learned.")
 
@@ -120,17 +123,17 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         (["the", "cat", "sat", "on", "a", "mat"], 3, 2 / 4),
         (["o", "nthe", "ma", "t"], 2, 0.0),  # joined without spaces they would agree
     ]
-    for said, n, wanted in cases:
-        share = clipped(list(said), list(reference), n)
+    for hypothesis, n, wanted in cases:
+        share = clipped(list(hypothesis), list(reference), n)
         answer = number(share, "a share, one number")
         if math.isclose(answer, wanted, abs_tol=1e-6):
             continue
         mine, theirs = (
             Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-            for words in (said, reference)
+            for words in (hypothesis, reference)
         )
         hits = (mine & theirs).total()
-        apart = Counter(zip(*[iter(said)] * n, strict=False))
+        apart = Counter(zip(*[iter(hypothesis)] * n, strict=False))
         known = {
             sum(mine[gram] for gram in mine if gram in theirs) / mine.total(): (
                 "You did not clip: each n-gram counts at most as often as the "
@@ -141,9 +144,11 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
             ),
             hits / theirs.total(): (
                 "You divided by the reference's n-grams: that is recall. Precision "
-                "divides by those that were said."
+                "divides by the n-grams of the hypothesis."
             ),
-            hits / len(said): "You divided by the words. Divide by the n-grams.",
+            hits / len(hypothesis): (
+                "You divided by the number of words. Divide by the number of n-grams."
+            ),
             (apart & theirs).total() / apart.total(): (
                 "Your n-grams do not overlap. The next begins one word further on."
             ),
@@ -151,13 +156,13 @@ def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdic
         for value, message in known.items():
             if math.isclose(answer, value, abs_tol=1e-6):
                 return wrong(message)
-        if "nthe" in said:
+        if "nthe" in hypothesis:
             return wrong("*o nthe* is not *on the*: keep an n-gram's words apart.")
         if answer > wanted == 0 and n > 1:
             return wrong("The order counts: *cat the* is not *the cat*.")
         return wrong(
-            f"For {' '.join(said)!r} against {' '.join(reference)!r} and n = {n} the "
-            f"share is {wanted:.3f}, got {answer:.3f}."
+            f"For {' '.join(hypothesis)!r} against {' '.join(reference)!r} and n = {n} "
+            f"the share is {wanted:.3f}, got {answer:.3f}."
         )
     return right("Each counts, but no more often than the reference has it.")
 
@@ -211,14 +216,14 @@ def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
         "": brevity * whole,
         "That is the mean of the sentences' own scores. Add up hits, totals and "
         "lengths of the corpus first.": 100 * mean(singly),
-        "You took the mean of the sentences' precisions: a short sentence counts like "
-        "a long one. Add up hits and totals, then divide.": (
+        "You took the mean of the sentences' precisions: a short sentence counts as "
+        "much as a long one. Add up hits and totals, then divide.": (
             100 * brevity * math.prod(shares) ** (1 / 4)
         ),
-        "You clipped the corpus as a whole: a run counts where its own sentence's "
-        "reference has it.": 100 * brevity * math.prod(pooled) ** (1 / 4),
-        "You did not clip: a run that the reference has once counts once, however "
-        "often it is said.": 100 * brevity * math.prod(unclipped) ** (1 / 4),
+        "You clipped the corpus as a whole: an n-gram counts only if the reference of "
+        "its own sentence has it.": 100 * brevity * math.prod(pooled) ** (1 / 4),
+        "You did not clip: an n-gram that the reference has once counts once, however "
+        "often the hypothesis has it.": 100 * brevity * math.prod(unclipped) ** (1 / 4),
         "The brevity penalty is missing.": whole,
         "The brevity penalty is that of the whole corpus: add up the lengths first.": (
             each_brevity * whole

@@ -44,7 +44,7 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
         no_u = torch.tanh(x @ w + no_u)
     mistakes = {
         "Those are zeros: the words play no part.": torch.zeros(3),
-        "U is missing: the old state goes through it.": no_u,
+        "U is missing: multiply the old state by it.": no_u,
         "You read the words backwards.": _read(inputs.flip(0), w, u),
         "The old state plays no part: is it still zeros at the last word?": _read(
             inputs[-1:], w, u
@@ -94,14 +94,13 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "You weighted the vectors but did not add them up.": (
                 weights[:, None] * memory
             ),
-            "The softmax of minus the scores: a high score should count for more.": (
-                (-scores).softmax(0) @ memory
-            ),
+            "You took the softmax of minus the scores: a high score should get a large "
+            "weight.": ((-scores).softmax(0) @ memory),
         }
         result = answer(scores, memory)
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes))
-    return right("One vector from many, each counted by its weight.")
+    return right("One vector from many, each multiplied by its weight.")
 
 
 @exercise
@@ -112,14 +111,14 @@ def check_layers(answer: float) -> Verdict:
         return right("32 words apart, two words a layer. Attention needs one layer.")
     mistakes: dict[float, str] = {
         8: "A width of 5 reaches four words in all, but only two of them backwards.",
-        7: "Do not divide by the width: an output sees two words on either side.",
+        7: "Do not divide by the width: an output reads two words on either side.",
         32: "One word a layer: that is width 3. Width 5 reaches two words back.",
         33: "That is one layer a word. Width 5 reaches two words back.",
         17: "One too many: from word 33 to word 1 there are 32 steps.",
         15: "One too few: after 15 layers the last word depends on words 3 to 33.",
         1: "One layer would do for attention. A convolution reaches its width only.",
         16.5: "From word 33 to word 1 there are 32 steps, not 33.",
-        6: "Do not divide by the width: an output sees two words on either side.",
+        6: "Do not divide by the width: an output reads two words on either side.",
         9: "A width of 5 reaches four words in all, but only two of them backwards.",
     }
     mistakes |= {33 / 5: mistakes[7], 32 / 5: mistakes[7], 33 / 4: mistakes[8]}
@@ -138,7 +137,7 @@ def check_cost(answer: float) -> Verdict:
             "above it more."
         )
     mistakes: dict[float, str] = {
-        2: "That is n in units of d: how many words are they with d = 512?",
+        2: "That is n in units of d: how many words is that with d = 512?",
         512: "n = d is where the paper's n²d and nd² meet. Count 2n²d + 4nd² against "
         "the LSTM's 8nd².",
         2048: "Two parts of attention make the n²d: scores and weighted sums. And its "
@@ -151,8 +150,8 @@ def check_cost(answer: float) -> Verdict:
         "for 2n²d.",
         2560: "Two parts of attention make the n²d, scores and weighted sums; and it "
         "has four matrices, not three.",
-        256: "Did you divide by two where it should be multiplied? 2n = 4d.",
-        0: "At no words both need nothing. Divide by n and look again.",
+        256: "Did you divide by two where you should multiply? 2n = 4d.",
+        0: "With no words both need no multiplications. Divide by n and solve for n.",
     }
     mistakes[-512] = "A length is positive: compare with the LSTM's 8nd², not 2nd²."
     return wrong(

@@ -58,7 +58,7 @@ RIGHT = [
 
 WRONG = [
     (check_score, lambda w, a, b, n: score(w, b, a, n), "swapped"),
-    (check_score, lambda w, a, b, n: found(w, a, b).mean(0), "taken away"),
+    (check_score, lambda w, a, b, n: found(w, a, b).mean(0), "subtracted nothing"),
     (check_score, lambda w, a, b, n: found(w, a, b).mean(0) - 1 / 6, "Padding"),
     (check_score, lambda w, a, b, n: score(w, a, b, n).mean(), "heads are averaged"),
     (
@@ -68,12 +68,12 @@ WRONG = [
     ),
     (check_score, lambda w, a, b, n: -score(w, a, b, n), "sign"),
     (check_score, lambda w, a, b, n: w, "shape"),
-    (check_score, lambda w, a, b, n: score(w, a, a, n), "The same word is query"),
+    (check_score, lambda w, a, b, n: score(w, a, a, n), "both query and key"),
     (check_score, lambda w, a, b, n: 3 * score(w, a, b, n), "3 times"),
     (
         check_score,
         lambda w, a, b, n: (found(w, a, b) + 1 / n[:, None]).mean(0),
-        "share was added",
+        "added an even share",
     ),
     (check_score, lambda w, a, b, n: w[:, :, a, b].mean(0), "positions of all three"),
     (
@@ -88,7 +88,11 @@ WRONG = [
     ),
     (check_score, lambda w, a, b, n: 0.5, "tensor"),
     (check_followed, lambda c, ls: followed(c, ls, down=False), "wrong order"),
-    (check_followed, lambda c, ls: followed(c, ls, own=0, divide=1), "keeps itself"),
+    (
+        check_followed,
+        lambda c, ls: followed(c, ls, own=0, divide=1),
+        "positions themselves",
+    ),
     (check_followed, lambda c, ls: followed(c, ls, divide=1), "more than one"),
     (check_followed, lambda c, ls: followed(c, ls[1:]), "Only the highest"),
     (check_followed, lambda c, ls: followed(c, ls[:1]), "Only the lowest"),
@@ -110,7 +114,7 @@ WRONG = [
     (
         check_each,
         lambda p, y: [(p == i).double().mean() for i in (0, 1)],
-        "shares of the predictions",
+        "among the predictions",
     ),
     (
         check_each,

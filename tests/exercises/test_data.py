@@ -55,7 +55,7 @@ def without_the_gaps_place(training, test):
 
 
 def fill(fits, sort=lambda n: -n):
-    """Greedy filling; `fits` is asked about a batch's lengths with the newcomer."""
+    """Greedy filling; `fits` gets a batch's lengths, with the one to be added."""
 
     def longest_first(lengths, batch_tokens):
         batches = []
@@ -146,13 +146,13 @@ def test_model_solutions_are_right(check, answer):
         (
             check_duplicates,
             lambda a, b: keep_unless(near_duplicate)(a, b) * 2,
-            "come once",
+            "only once",
         ),
         (check_tokens, fill(lambda g, b: sum(g) <= b), "Padding counts too"),
         (
             check_tokens,
             fill(lambda g, b: len(g) * g[-1] <= b),
-            "not the newcomer",
+            "not the one to be added",
         ),
         (check_tokens, split_by_tokens, "shortest come first"),
         (check_tokens, fill(lambda g, b: len(g) * max(g) < b), "exactly 12"),

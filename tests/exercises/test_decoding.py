@@ -132,7 +132,7 @@ def test_model_solutions_are_right(check, answer):
             "asked for",
         ),
         (check_score, lambda z, w: words(z, w).sum().exp(), "logarithm is asked for"),
-        (check_score, lambda z, w: -words(z, w).sum(), "sign"),
+        (check_score, lambda z, w: -words(z, w).sum(), "sign is wrong"),
         (check_score, lambda z, w: words(z, w)[:-1].sum(), "end is missing"),
         (check_score, lambda z, w: words(z, w).exp().sum(), "They multiply"),
         (check_score, lambda z, w: z.gather(-1, w[:, None]).sum(), "added logits"),

@@ -73,7 +73,7 @@ def test_the_model_solution_is_right(check, answer):
 @pytest.mark.parametrize(
     ("check", "answer", "named"),
     [
-        (check_scores, lambda h, t: h @ t.T * 4, "√d_model"),
+        (check_scores, lambda h, t: h @ t.T * 4, "multiplied by √d_model"),
         (check_scores, lambda h, t: h @ t.T / 4, "divided by √d_model"),
         (check_scores, lambda h, t: (h @ t.T).softmax(-1), "softmax"),
         (check_scores, lambda h, t: (h @ t.T).argmax(-1), "best word"),

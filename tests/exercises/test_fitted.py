@@ -12,7 +12,7 @@ from bookkit.checks.attention_maps import check_each, check_followed
 from bookkit.checks.data import check_duplicates, check_lengths, check_tokens
 from bookkit.checks.decoding import check_beam_step
 from bookkit.checks.embedding import check_similar
-from bookkit.checks.encoder import check_look_at, check_pre_norm
+from bookkit.checks.encoder import check_look_at
 from bookkit.checks.faster import check_pieces
 from bookkit.checks.masks import check_both, check_detector, check_layers
 from bookkit.checks.model import check_detector as check_padding
@@ -215,7 +215,7 @@ WRONG = [
         lambda x, heads: x.view(*x.shape[:2], -1, 4).transpose(1, 2),
         "is num_heads used",
     ),
-    (check_question, code_row(), "one of the code's numbers"),
+    (check_question, code_row(), "belongs to the code"),
     (check_detector, to_zero, "where that token is 0"),
     (check_detector, coarse, "A small leak passes"),
     (check_layers, lambda n, w: (n - 1) // (w - 1), "Round up"),
@@ -276,21 +276,16 @@ WRONG = [
         "takes two things",
     ),
     (
-        check_pre_norm,
-        lambda x, norm, sublayer: x + sublayer(F.layer_norm(x, x.shape[-1:])),
-        "use the one given",
-    ),
-    (
         check_loss,
         lambda model, source, target: F.cross_entropy(
             model(source, target[:, :-1]).flatten(0, 1), target[:, 1:]
         ),
-        "make both flat",
+        "flatten both",
     ),
     (
         check_padding,
         padded_logits(lambda change: bool(change.sum() > 1e-4)),
-        "the size of each difference",
+        "the absolute value of each difference",
     ),
     (check_beam_step, by_row, "not in order"),
     (check_beam_step, divided, "divide with //"),

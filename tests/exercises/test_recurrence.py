@@ -23,7 +23,7 @@ WRONG = [
     (
         check_additive,
         lambda s, m, w, u, v: ((s @ w).tanh() + (m @ u).tanh()) @ v,
-        "One tanh around the sum",
+        "one tanh around the sum",
     ),
     (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh(), "before v"),
     (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh().sum(-1), "by v"),
@@ -55,7 +55,7 @@ WRONG = [
     (check_gate, 0, "half is lost at every step"),
     (check_gate, 0.5 ** (1 / 100), "the gate itself"),
     (check_gate, -4.97, "negative bias"),
-    (check_gate, math.log(0.5) / 100, "turn the sigmoid round"),
+    (check_gate, math.log(0.5) / 100, "invert the sigmoid"),
     (check_gate, 5.293, "multiplies"),
     (check_gate, 4.595, "0.37"),
     (check_gate, 2, "of the cell is left"),

@@ -101,7 +101,7 @@ def test_model_solutions_are_right(check, answer):
         (check_clip, lambda g, m: [x.tolist() for x in clip(g, m)], "not a list"),
         (check_clip, lambda g, m: [x / 9 for x in g], "absolute values"),
         (check_clip, lambda g, m: [x / 4 for x in g], "largest number"),
-        (check_clip, lambda g, m: [x / sum(map(norm, g)) for x in g], "two lengths"),
+        (check_clip, lambda g, m: [x / sum(map(norm, g)) for x in g], "two norms"),
         (check_clip, lambda g, m: [x / 3 for x in g], "five times too long"),
         (check_clip, lambda g, m: [x.clamp(-m, m) for x in g], "Each number was"),
         (check_clip, lambda g, m: [m * x / x.norm() for x in g], "Each gradient was"),

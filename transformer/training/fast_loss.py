@@ -59,7 +59,7 @@ class ChunkedLoss(torch.autograd.Function):
                 probs = torch.softmax(logits, dim=-1, out=buffers[1][: len(rows)])
                 label_logit = logits.gather(-1, label).squeeze(-1).to(exact)
                 label_prob = probs.gather(-1, label).squeeze(-1)
-                log_sum = label_logit - label_prob.to(exact).log()  # ln Σ exp(z)
+                log_sum = label_logit - label_prob.to(exact).log()  # log Σ exp(z)
                 tiny = torch.finfo(label_prob.dtype).tiny
                 underflow = label_prob < tiny  # then by its definition
                 log_sum[underflow] = logits[underflow].to(exact).logsumexp(-1)
