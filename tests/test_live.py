@@ -524,16 +524,17 @@ def test_without_scripts_there_is_a_picture_and_a_table(
 
 
 @pytest.mark.parametrize(
-    ("head", "chosen", "words"),
+    ("head", "chosen", "keys", "queries"),
     [
-        (Head("encoder", 1, 1), 2, "Jane vend sa voiture"),
-        (Head("masked", 0, 3), 3, "<bos> Jane sells her car"),
+        (Head("encoder", 1, 1), 2, "Jane vend sa voiture", "Jane vend sa voiture"),
+        (Head("masked", 0, 3), 3, *2 * ["<bos> Jane sells her car"]),
+        (Head("cross", 1, 2), 3, "Jane vend sa voiture", "<bos> Jane sells her car"),
     ],
 )
-def test_a_picture_of_one_head_shows_its_weights(head, chosen, words) -> None:
+def test_a_picture_of_one_head_shows_its_weights(head, chosen, keys, queries) -> None:
     translator = Translator.phrasebook()
     shown = still(translator, "Jane vend sa voiture", "key", chosen, head)
-    assert shown.keys == shown.queries == words.split()
+    assert (shown.keys, shown.queries) == (keys.split(), queries.split())
     source = translator.encode("Jane vend sa voiture")
     target = translator.target_tokenizer.encode("Jane sells her car")
     maps = attention_maps(
