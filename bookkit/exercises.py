@@ -178,6 +178,8 @@ _HINTS = {
     "inconsistent tensor size": "Two vectors of different lengths have no dot product.",
     "must match the size of tensor": "Two shapes do not fit side by side: is an axis "
     "of size 1 missing, as keepdim=True keeps it?",
+    "The shape of the mask": "Indexing needs a mask of the tensor's own shape: "
+    "masked_fill and where broadcast it.",
     "have the same dtype": "Two tensors hold numbers of different precision.",
     "one element tensors can be converted": "`math` works on one number: torch.tanh, "
     "torch.exp and the like work on whole tensors.",
@@ -185,6 +187,7 @@ _HINTS = {
     "one, such as torch.zeros(3).",
     "more than one value is ambiguous": "`and`, `or` and `not` need a single truth "
     "value: `&`, `|` and `~` work entry by entry.",
+    "must be Tensor, not": "It takes a tensor: torch.tensor(…) makes one of a number.",
     "bitwise_and": "`&` needs booleans on both sides: dtype=torch.bool makes them.",
 }
 

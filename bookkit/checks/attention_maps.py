@@ -22,14 +22,20 @@ def _some_weights(*shape: int, seed: int) -> Tensor:
     return (2 * torch.randn(*shape, generator=generator)).softmax(dim=-1)
 
 
+def _padded_maps(lengths: Tensor, heads: int, seed: int) -> Tensor:
+    """Maps of a padded batch: padding gets no weight."""
+    longest = int(lengths.max())
+    weights = _some_weights(len(lengths), heads, longest, longest, seed=seed)
+    for sentence, length in enumerate(lengths.tolist()):
+        weights[sentence, ..., length:] = 0
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
 @exercise
 def check_score(score: Callable[..., Any]) -> Verdict:
     """Exercise: the weight from query word to key word, beyond an even share."""
     lengths = torch.tensor([4, 6, 5])
-    weights = _some_weights(3, 2, 6, 6, seed=1)
-    for sentence, length in enumerate(lengths.tolist()):
-        weights[sentence, ..., length:] = 0
-    weights = weights / weights.sum(dim=-1, keepdim=True)
+    weights = _padded_maps(lengths, heads=2, seed=1)
     queries, keys = torch.tensor([1, 3, 4]), torch.tensor([2, 0, 1])
     sentences = torch.arange(3)
     found = weights[sentences, :, queries, keys]
@@ -38,6 +44,21 @@ def check_score(score: Callable[..., Any]) -> Verdict:
     expected = (found - luck).mean(dim=0)
     answer = score(weights, queries, keys, lengths)
     if near(answer, expected):
+        lengths = torch.tensor([7, 3, 6, 5])
+        weights = _padded_maps(lengths, heads=3, seed=2)
+        queries, keys = torch.tensor([5, 2, 0, 4]), torch.tensor([1, 0, 3, 4])
+        found = weights[torch.arange(4), :, queries, keys]
+        expected = (found - 1 / lengths[:, None]).mean(dim=0)
+        sizes = (
+            "Right for three sentences and two heads, but not for four sentences and "
+            "three heads: read the sizes from the arguments, such as len(weights)."
+        )
+        try:
+            answer = score(weights, queries, keys, lengths)
+        except (IndexError, RuntimeError, ValueError):
+            return wrong(sizes)
+        if not near(answer, expected):
+            return wrong(sizes)
         return right("A score above zero means more attention than an even share.")
     mistakes = {
         "Rows and columns are swapped: the row belongs to the query word.": (
@@ -69,28 +90,38 @@ def check_score(score: Callable[..., Any]) -> Verdict:
 
 
 @exercise
-def check_followed(followed: Callable[[Tensor, Sequence[Tensor]], Any]) -> Verdict:
+def check_followed(
+    followed: Callable[[Tensor, Sequence[Tensor], float], Any],
+) -> Verdict:
     """Exercise: attention followed back through the encoder's layers."""
-    cross = _some_weights(3, 5, seed=2)
+    cross, own, same = _some_weights(3, 5, seed=2), 0.3, torch.eye(5)
     layers = [_some_weights(5, 5, seed=seed) for seed in (3, 4)]
-    own = torch.eye(5)
-    low, high = ((layer + own) / 2 for layer in layers)
+
+    def mixed(layer: Tensor, own: float) -> Tensor:
+        return own * same + (1 - own) * layer
+
+    low, high = (mixed(layer, own) for layer in layers)
     expected = cross @ high @ low
-    answer = followed(cross, layers)
+    answer = followed(cross, layers, own)
     if near(answer, expected):
         third = _some_weights(5, 5, seed=5)
-        more = cross @ ((third + own) / 2) @ high @ low
-        if not near(followed(cross, [*layers, third]), more):
+        more = cross @ mixed(third, own) @ high @ low
+        if not near(followed(cross, [*layers, third], own), more):
             return wrong("Right for two layers, but not for three.")
         return right("The weights lead from the target token down to the source words.")
     mistakes = {
         "The layers are in the wrong order: go from the highest layer down to the "
         "lowest.": cross @ low @ high,
-        "The positions themselves are missing: each counts half as itself.": (
-            cross @ layers[1] @ layers[0]
+        "The positions themselves are missing: each counts as itself with the share "
+        "`own`.": cross @ layers[1] @ layers[0],
+        "The rows sum to more than one: what a position attends to counts with the "
+        "share 1 - own.": cross @ (layers[1] + own * same) @ (layers[0] + own * same),
+        "You counted a position half as itself: use `own`.": (
+            cross @ mixed(layers[1], 0.5) @ mixed(layers[0], 0.5)
         ),
-        "The rows sum to more than one: a position counts half as itself and half as "
-        "what it attends to.": cross @ (layers[1] + own) @ (layers[0] + own),
+        "`own` and 1 - own are swapped: `own` is the share of the position itself.": (
+            cross @ mixed(layers[1], 1 - own) @ mixed(layers[0], 1 - own)
+        ),
         "Only the highest layer is followed.": cross @ high,
         "Only the lowest layer is followed.": cross @ low,
         "The encoder's maps are transposed: a row holds one query's weights.": (

@@ -1,6 +1,7 @@
 """Checks for the exercises of chapter 11, What does a translator train on?"""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -90,11 +91,15 @@ def check_duplicates(
             "dort Luc",  # a word has moved: without its place, the gap is the same
             "visite Jane Rome en mai",
         ],
-        "other": ["Marie est contente"],
+        # like no sentence of the test, but like another of training
+        "within": ["Marie est gaie", "Marie est lasse", "Marie est lasse"],
+        "other": ["Il pleut souvent"],
     }
     sentences = {kind: [one.split() for one in kinds[kind]] for kind in kinds}
     training = [words for part in sentences.values() for words in part]
-    answer = without_duplicates(training, test)
+    answer = list(without_duplicates(training, test))
+    if any(isinstance(words, Integral | Tensor) for words in answer):
+        return wrong("Return the sentences themselves, lists of words, not numbers.")
     kept = [list(words) for words in answer]
     if any(words not in training for words in kept):
         return wrong("Some of the sentences that you return are not in training.")
@@ -112,9 +117,15 @@ def check_duplicates(
     if stays("one"):
         if stays("same"):
             return wrong("Sentences that stand in the test set are still in training.")
+        if kept == [words for words in training if words not in test]:
+            return wrong(
+                "Only equal sentences are removed. Remove those that differ from a "
+                "test sentence in a single word, too: they leak it nearly as well."
+            )
+        left = next(words for words in sentences["one"] if words in kept)
         return wrong(
-            "Only equal sentences are removed. Remove those that differ from a test "
-            "sentence in a single word, too: they leak it nearly as well."
+            "Some sentences that differ from a test sentence in a single word are "
+            f"still there: {' '.join(left)}."
         )
     if stays("same"):
         return wrong(
@@ -134,8 +145,18 @@ def check_duplicates(
             "The same words in another order differ in several places. Compare "
             "position by position, not sets of words."
         )
-    if sorted(kept) != sorted(w for w in training if w in kept):
-        return wrong("Return each training sentence only once.")
+    if lost("within"):
+        return wrong(
+            "A sentence may stay if only another training sentence is like it: compare "
+            "with the test sentences alone."
+        )
+    if any(kept.count(words) < training.count(words) for words in kept):
+        return wrong(
+            "A sentence that stands twice in training may stay twice: remove only what "
+            "is like a test sentence."
+        )
+    if len(kept) > sum(words in kept for words in training):
+        return wrong("You return some sentences more often than training has them.")
     return right(
         "What stays differs from every test sentence of its length in at least two "
         "words."
@@ -174,8 +195,9 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
                 )
             return wrong(
                 f"A batch has {len(batch)} × {width} = {len(batch) * width} positions, "
-                f"more than {budget}. The longest of a batch is its first sentence, "
-                "not the one to be added."
+                f"more than {budget}. Count the sentence to be added, too, and "
+                "multiply by the longest, which is the first of the batch, not the one "
+                "to be added."
             )
     if widths == sorted(widths) != sorted(widths, reverse=True):
         return wrong("The shortest come first. Here the longest should.")
@@ -189,8 +211,13 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
             "too many."
         )
     positions = sum(len(b) * w for b, w in zip(batches, widths, strict=True))
-    if positions > sum(len(group) * max(group) for group in best):
-        return wrong(f"{positions} positions: similar lengths should share a batch.")
+    enough = sum(len(group) * max(group) for group in best)
+    if positions > enough:
+        return wrong(
+            f"{positions} positions, where {enough} are enough: fill from the longest "
+            "sentence down. Filling from the shortest up and reversing the batches is "
+            "not the same."
+        )
     found = [[lengths[index] for index in batch] for batch in batches]
     for batch, full in zip(found, best, strict=True):
         if len(batch) < len(full):

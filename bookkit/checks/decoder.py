@@ -74,10 +74,26 @@ def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
     if given.shape != wanted.shape:
         shapes = f"{tuple(given.shape)} and {tuple(wanted.shape)}"
         return wrong(f"Input and labels must have one shape, got {shapes}.")
+    if _same(given, first.masked_fill(first == 2, 0)):
+        return wrong(
+            "You removed <eos> from the input of the shorter row. It stays: its label "
+            "is padding, which the loss skips."
+        )
+    if (wanted == -100).any() and _same(wanted.masked_fill(wanted == -100, 0), last):
+        return wrong(
+            "You replaced the padding among the labels by -100. Leave its id, 0: the "
+            "loss can skip any id, with ignore_index."
+        )
     if _same(given, first):
-        return wrong("The input is right, the labels are not: drop only the first.")
+        return wrong(
+            "The input is right, the labels are not: they are the target without the "
+            "first id of each row, <eos> and padding unchanged."
+        )
     if _same(wanted, last):
-        return wrong("The labels are right, the input is not: drop only the last.")
+        return wrong(
+            "The labels are right, the input is not: it is the target without the last "
+            "id of each row, <eos> and padding unchanged."
+        )
     return wrong("Position t must read words up to t and predict word t + 1.")
 
 
@@ -92,6 +108,12 @@ def _positions(answer: Any) -> list[int]:
 def check_notices(answer: Mapping[str, Any]) -> Verdict:
     """The decoder positions that change with a target word, and with a source word."""
     africa, september = map(_positions, blanks(answer, ("Africa", "septembre")))
+    for word, places in (("Africa", africa), ("septembre", september)):
+        if not set(places) <= set(range(6)):
+            return wrong(
+                f"For {word}: positions are numbered from 0 to 5; <bos> is 0 and "
+                "September is 5."
+            )
     if africa != [3, 4, 5]:
         reads = "Position 3 reads Africa: the mask lets a position attend to itself."
         predicts = "Position 2 predicts Africa, but does not read it: it reads visits."
@@ -112,7 +134,7 @@ def check_notices(answer: Mapping[str, Any]) -> Verdict:
             (): "Position 3 reads Africa, so its output changes.",
         }
         why = reasons.get(
-            tuple(africa), "Positions are numbered from 0, and <bos> is 0."
+            tuple(africa), "Africa is input 3: which positions may attend to it?"
         )
         return wrong(f"For Africa: {why}")
     if september != list(range(6)):
@@ -124,7 +146,10 @@ def check_notices(answer: Mapping[str, Any]) -> Verdict:
         elif september == []:
             why = "The memory enters the decoder by cross-attention."
         else:
-            why = "The causal mask is for the target, and nothing hides the source."
+            why = (
+                "The causal mask is for the target. Which target positions may attend "
+                "to this source word?"
+            )
         return wrong(f"For septembre: {why}")
     return right("Earlier positions do not change; the source reaches every position.")
 

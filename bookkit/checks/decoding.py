@@ -16,13 +16,20 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 
 @exercise
 def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
     """Exercise: the log-probability of a whole sentence."""
-    rows = [[1.0, 0.0, 2.0, -1.0], [0.5, 0.5, 0.0, 1.5], [0.0, 2.0, 1.0, -2.0]]
-    logits, labels = torch.tensor(rows), torch.tensor([2, 3, 1])
+    rows = [
+        [1.0, 0.0, -1.5, 2.0, -1.0, 0.5],
+        [0.5, 0.25, 0.0, 1.5, 1.0, -0.5],
+        [0.0, -1.0, 2.0, 1.0, -2.0, 0.75],
+    ]
+    logits, labels = torch.tensor(rows), torch.tensor([5, 3, EOS_ID])
+    masked = logits.clone()
+    masked[:, [PAD_ID, BOS_ID]] = -math.inf
     log_probabilities = logits.log_softmax(dim=-1)
     words = log_probabilities.gather(-1, labels[:, None]).squeeze(-1)
     answer = number(log_probability(logits, labels), "a logarithm, one number")
@@ -38,6 +45,10 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
         -float(words.sum()): (
             "The sign is wrong: a probability is at most 1, so its logarithm is never "
             "positive."
+        ),
+        float(masked.log_softmax(-1).gather(-1, labels[:, None]).sum()): (
+            "You masked pad and bos. Here no token is masked: the softmax runs over "
+            "the whole vocabulary."
         ),
         float(words[:-1].sum()): "The end is missing: eos has a probability, too.",
         float(log_probabilities[:, labels].sum()): (
@@ -59,15 +70,13 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ),
     }
     if math.isclose(answer, float(words.sum()), abs_tol=1e-5):
-        other = torch.tensor([0, 0, 3])
+        other = torch.tensor([4, 4, EOS_ID])
         value = float(log_probabilities.gather(-1, other[:, None]).sum())
         found = number(log_probability(logits, other))
         if math.isclose(found, value, abs_tol=1e-5):
             return right("Probabilities multiply, logarithms add, and the end counts.")
-        if math.isclose(found, float(log_probabilities.max(-1).values.sum())):
-            return wrong("You took the most probable token of each row, not the label.")
         return wrong(
-            "Right for one example, but for the labels [0, 0, 3] it is "
+            f"Right for one example, but for the labels {other.tolist()} it is "
             f"{value:.3f}; got {found:.3f}. Does every label count?"
         )
     for value, message in known.items():
@@ -79,16 +88,18 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
 @exercise
 def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
     """Exercise: the k best continuations of k hypotheses, by row and token."""
-    totals = torch.tensor([-1.0, -1.3, -1.6])
+    totals = torch.tensor([-2.0, -2.1, -2.6])
     probabilities = torch.tensor(
-        [[0.45, 0.05, 0.1, 0.4], [0.2, 0.25, 0.3, 0.25], [0.3, 0.35, 0.3, 0.05]]
+        [[0.19, 0.29, 0.32, 0.2], [0.51, 0.02, 0.34, 0.13], [0.35, 0.05, 0.08, 0.52]]
     )
     logs = probabilities.log()
-    flat = (totals[:, None] + logs).flatten()
+    flat = totals[:, None] + logs
+    first = int(totals.argmax())
 
     def best(scores: Tensor) -> list[tuple[int, int]]:
-        order = scores.flatten().argsort(descending=True)[:3].tolist()
-        return [divmod(index, 4) for index in order]
+        k, vocabulary = scores.shape
+        order = scores.flatten().argsort(descending=True)[:k].tolist()
+        return [divmod(index, vocabulary) for index in order]
 
     answer = beam_step(totals.clone(), logs.clone())
     try:
@@ -110,8 +121,15 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ],
         "You compared the new tokens alone: add the log-probability of the hypothesis "
         "that each continues.": best(logs),
+        "You continued only the most probable hypothesis. All continuations of all "
+        "hypotheses compete.": [
+            (first, token) for token in logs[first].topk(3).indices.tolist()
+        ],
         "You added a probability to a log-probability: add logarithms.": best(
             totals[:, None] + probabilities
+        ),
+        "You added probabilities. They multiply, and their logarithms add.": best(
+            totals.exp()[:, None] + probabilities
         ),
         "These are the least probable continuations.": best(-flat),
         "These are the tokens and then the rows: return the rows first.": [
@@ -127,31 +145,40 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ],
     }
     if found == expected:
-        again = beam_step(torch.tensor([-1.0, -0.5]), logs[:2, :3].clone())
-        if [torch.as_tensor(each).flatten().tolist() for each in again] == [
-            [1, 0],
-            [2, 0],
-        ]:
-            one_row = torch.tensor([-0.1, -9.0, -9.0])
-            third = beam_step(one_row.clone(), logs.clone())
-            pairs = zip(*(torch.as_tensor(x).tolist() for x in third), strict=True)
-            if list(pairs) != best(one_row[:, None] + logs):
-                return wrong(
-                    "It fails where all continuations come from one hypothesis: take "
-                    "the best of the whole table, not a fixed number from each row."
-                )
-            return right(
-                "All continuations compete; the rows are the cache's new order."
-            )
         if any(row != int(row) for row in rows):
             return wrong("A row is a whole number: divide with //.")
-        pairs = zip(*(torch.as_tensor(each).tolist() for each in again), strict=True)
-        if sorted(pairs) == [(0, 0), (1, 2)]:
-            return wrong("The right ones, but not in order: the best comes first.")
-        return wrong(
+        two, three = torch.tensor([-1.0, -0.5]), logs[:2, :3]
+        sizes = (
             "It fails with two hypotheses and three tokens: read the sizes from the "
             "arguments."
         )
+        try:
+            again = beam_step(two.clone(), three.clone())
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return wrong(sizes)
+        rows, tokens = (torch.as_tensor(each).flatten().tolist() for each in again)
+        pairs = list(zip(rows, tokens, strict=False))
+        if not len(rows) == len(tokens) == 2:
+            return wrong(sizes)
+        if not all(row in (0, 1) and token in (0, 1, 2) for row, token in pairs):
+            return wrong(sizes)
+        wanted = best(two[:, None] + three)
+        if pairs != wanted:
+            if sorted(pairs) == sorted(wanted):
+                return wrong("The right ones, but not in order: the best comes first.")
+            return wrong(
+                "Right for three hypotheses. With two hypotheses and three tokens, the "
+                f"best (row, token) pairs are {wanted}, got {pairs}."
+            )
+        one_row = torch.tensor([-0.1, -9.0, -9.0])
+        third = beam_step(one_row.clone(), logs.clone())
+        pairs = list(zip(*(torch.as_tensor(x).tolist() for x in third), strict=True))
+        if pairs != best(one_row[:, None] + logs):
+            return wrong(
+                "It fails where all continuations come from one hypothesis: take "
+                "the best of the whole table, not a fixed number from each row."
+            )
+        return right("All continuations compete; the rows are the cache's new order.")
     for message, mistaken in known.items():
         if found == mistaken or sorted(found) == sorted(mistaken) != sorted(expected):
             return wrong(message)
@@ -192,6 +219,11 @@ def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
     answer = top_k(logits.clone(), k)
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
+    if answer[~largest].any():
+        return wrong(
+            "The tokens that are cut still have a small probability, so they can be "
+            "drawn: set their logits to minus infinity."
+        )
     if not near(top_k(logits.clone(), 5), probabilities):
         return wrong("With k as large as the vocabulary, nothing should change.")
     return right("A mask before the softmax; what is left is renormalised.")

@@ -107,8 +107,13 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
     torch.manual_seed(0)
     attention = MultiHeadAttention(8, 2)
     x, memory = torch.randn(1, 3, 8) * 3 + 1, torch.randn(1, 5, 8)
+    by_hand = False
     for norm_first in (False, True):
         residual = Residual(8, norm_first=norm_first)
+        called: list[Any] = []
+        residual.dropout.register_forward_hook(
+            lambda *_, called=called: called.append(1)
+        )
         norm = residual.norm
         expected = residual(x, lambda given: attention(given, memory, memory))
         mistakes = {
@@ -139,6 +144,7 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
                 residual(x, lambda given: given + attention(given, memory, memory))
             ),
         }
+        called.clear()
         try:
             result = answer(residual, attention, x, memory)
         except TypeError as error:
@@ -151,12 +157,17 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
                 return wrong("`residual` takes two things: x, and a function.")
             if "'key' and 'value'" in str(error):
                 return wrong(
-                    "The residual calls its sublayer with one argument; attention "
-                    "takes three. Pass a function of one argument that uses the "
-                    "memory as keys and values."
+                    "Attention got one argument, and it takes three. Pass a function "
+                    "of one argument that calls attention with the memory as keys and "
+                    "values."
                 )
             raise
         except RuntimeError as error:
+            if "size of tensor a (5)" in str(error):
+                return wrong(
+                    "The memory stands where x should in the sum: call "
+                    "`residual(x, …)`, so that x is added to the result of attention."
+                )
             if "size of tensor" in str(error):
                 return wrong(
                     "The result has a row for each word of the memory, so it cannot "
@@ -165,6 +176,12 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
             raise
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes, NAN))
+        by_hand = by_hand or not called
+    if by_hand:
+        return wrong(
+            "The numbers are right while dropout is 0, but the sum is written by hand, "
+            "without the residual's dropout: call `residual(x, …)`."
+        )
     return right(
         "The same residual with another closure: this is the second sublayer of "
         "chapter 09's decoder layer."

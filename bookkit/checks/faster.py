@@ -28,7 +28,9 @@ def check_logits(gigabytes: Any) -> Verdict:
         3.446: "That is in units of 2³⁰ bytes; a gigabyte has 10⁹.",
         29.6: "That is in bits. A number of 32 bits takes four bytes.",
         1.85: "Two bytes a number would be half precision; float32 takes four.",
-        7.4: "Eight bytes a number would be double precision; float32 takes four.",
+        7.4: "That is twice the weight. Did you take eight bytes for a number "
+        "(float32 takes four), or did you count the softmax, too? Count only the "
+        "logits, once.",
         3700.0: "That is in megabytes.",
         11.1: "That is logits, softmax and gradient together: count only the "
         "logits, once.",
@@ -46,14 +48,22 @@ def check_logits(gigabytes: Any) -> Verdict:
 
 
 @exercise
-def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
-    """Exercise: the gradient of the smoothed loss for one row of logits."""
-    logits, word, smoothing = torch.tensor([0.5, 2.0, -1.0, 1.0, 0.0]), 3, 0.2
+def check_gradient(gradient: Callable[[Tensor, Tensor, float], Any]) -> Verdict:
+    """Exercise: the gradient of the smoothed loss for a batch of rows of logits."""
+    logits = torch.tensor(
+        [
+            [0.5, 2.0, -1.0, 1.0, 0.0],
+            [1.5, 0.0, 0.5, -0.5, 1.0],
+            [-2.0, 0.25, 1.25, 0.0, 0.75],
+        ]
+    )
+    labels, smoothing = torch.tensor([3, 0, 2]), 0.2
     p = logits.softmax(dim=-1)
-    one = torch.zeros(5)
-    one[word] = 1.0
-    even = torch.full((5,), smoothing / 5)
-    expected = p - (1 - smoothing) * one - even
+    one = torch.nn.functional.one_hot(labels, 5).float()
+    every = torch.zeros(5)
+    every[labels] = 1.0
+    target = (1 - smoothing) * one + smoothing / 5
+    expected = p - target
     mistakes = {
         "The sign is wrong: where p is larger than q, a larger logit makes the loss "
         "larger.": -expected,
@@ -66,35 +76,68 @@ def check_gradient(gradient: Callable[[Tensor, int, float], Any]) -> Verdict:
             p - (1 - smoothing) * one - smoothing
         ),
         "The right word kept all of its 1, so the target q sums to more than one.": (
-            p - one - even
+            p - one - smoothing / 5
         ),
         "You gave ε/V to the wrong words alone: the right word gets it, too.": (
-            p - (1 - smoothing) * one - even * (1 - one)
+            p - (1 - smoothing) * one - smoothing / 5 * (1 - one)
         ),
+        "You divided ε among the V - 1 wrong words. Here every word gets ε/V, the "
+        "right one, too.": (p - (1 - smoothing) * one - smoothing / 4 * (1 - one)),
+        "You divided ε by the number of rows: divide it by V, the size of the "
+        "vocabulary.": p - (1 - smoothing) * one - smoothing / 3,
         "ε and 1 − ε are swapped: the right word keeps most of the probability.": (
             p - smoothing * one - (1 - smoothing) / 5
         ),
-        "You added q: subtract it from p.": p + (1 - smoothing) * one + even,
-        "You subtracted q from the logits: turn them into probabilities first.": (
-            logits - (1 - smoothing) * one - even
+        "Every row got the labels of all rows: a row has one right word. As an index, "
+        "[torch.arange(len(labels)), labels] takes one entry in each row.": (
+            p - (1 - smoothing) * every - smoothing / 5
         ),
-        "That is the target q. Subtract it from p.": (1 - smoothing) * one + even,
+        "Your softmax runs over the rows: it should run over the vocabulary.": (
+            logits.softmax(dim=0) - target
+        ),
+        "That is the gradient of the mean over the rows: the loss is their sum.": (
+            expected / 3
+        ),
+        "The rows are added up: each row of logits has its own gradient.": (
+            expected.sum(dim=0)
+        ),
+        "You added q: subtract it from p.": p + target,
+        "You subtracted q from the logits: turn them into probabilities first.": (
+            logits - target
+        ),
+        "That is the target q. Subtract it from p.": target,
         "You took logarithms of p: those are in the loss, not in its gradient.": (
-            p.log() - (1 - smoothing) * one - even
+            p.log() - target
         ),
     }
-    answer = gradient(logits.clone(), word, smoothing)
+    answer = gradient(logits.clone(), labels, smoothing)
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
-    longer = torch.tensor([200.0, 198.5, -3.0, 199.0, 0.0, 150.0, 10.0, 201.0])
+    longer = torch.tensor(
+        [
+            [200.0, 198.5, -3.0, 199.0, 0.0, 150.0, 10.0, 201.0],
+            [1.0, 0.0, 2.0, -1.0, 0.5, 0.0, 1.5, 3.0],
+        ]
+    )
     expected = longer.softmax(dim=-1) - smoothing / 8
-    expected[2] -= 1 - smoothing
-    answer = torch.as_tensor(gradient(longer.clone(), 2, smoothing))
-    if not answer.isfinite().all():
+    expected[[0, 1], [2, 6]] -= 1 - smoothing
+    sizes = (
+        "Right for three rows and five words, but not for two rows and eight words: "
+        "read the sizes from the arguments. Each word gets ε/V."
+    )
+    try:
+        answer = gradient(longer.clone(), torch.tensor([2, 6]), smoothing)
+    except OverflowError:
+        answer = torch.full_like(longer, torch.inf)
+    except (IndexError, RuntimeError):
+        return wrong(sizes)
+    if not torch.as_tensor(answer).isfinite().all():
         return wrong("Right for small logits; with 200 the exponential overflows.")
     if not near(answer, expected):
-        return wrong("Right for five words, but not for eight: each word gets ε/V.")
-    return right("p - q: the model's probabilities minus the label's. It sums to zero.")
+        return wrong(sizes)
+    return right(
+        "p - q: the model's probabilities minus the label's. Each row sums to zero."
+    )
 
 
 class Largest(TorchFunctionMode):
@@ -116,9 +159,24 @@ class Largest(TorchFunctionMode):
 @exercise
 def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     """Exercise: the logarithm of a sum of exponentials, piece by piece."""
-    small = [torch.tensor([0.5, 2.0]), torch.tensor([-1.0, 1.0, 0.0])]
-    expected = torch.cat(small).logsumexp(dim=-1)
-    parts = torch.stack([piece.logsumexp(dim=-1) for piece in small])
+    # The middle piece has the largest logit and the largest sum.
+    small = [[0.5, 1.0], [-1.0, 2.0, 0.0], [0.25, -0.5]]
+    pieces = [torch.tensor(piece) for piece in small]
+    row = torch.cat(pieces)
+    expected = row.logsumexp(dim=-1)
+    parts = torch.stack([piece.logsumexp(dim=-1) for piece in pieces])
+    not_rescaled = (
+        "When the largest logit so far grows, rescale the sum so far: multiply it by "
+        "e^(old largest - new largest)."
+    )
+    top = torch.tensor(-torch.inf)
+    unscaled, inverted = torch.zeros(()), torch.zeros(())
+    for piece in pieces:
+        old, top = top, torch.maximum(top, piece.max())
+        powers = (piece - top).exp().sum()
+        unscaled = unscaled + powers
+        inverted = powers + (inverted * (top - old).exp() if inverted else 0)
+    logit_by_logit = (row - row.cummax(dim=0).values).exp().sum()
     mistakes = {
         "You added the logarithms of the pieces: add the sums inside the logarithms.": (
             parts.sum()
@@ -126,18 +184,35 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         "The logarithm is missing: that is the sum itself.": expected.exp(),
         "You used only the last piece: include all of them.": parts[-1],
         "You used only the first piece: include all of them.": parts[0],
-        "That is the largest logit, not the logarithm of the sum.": torch.cat(
-            small
-        ).max(),
+        "That is the result of one piece alone. Did you take the largest of the "
+        "results? The exponentials of all pieces add up.": parts.max(),
+        "That is the largest logit, not the logarithm of the sum.": row.max(),
         "You took the mean of the exponentials: take their sum.": (
-            expected - math.log(5)
+            expected - math.log(len(row))
         ),
+        not_rescaled: top + unscaled.log(),
+        "The factor is inverted: when the largest logit so far grows, multiply the sum "
+        "so far by e^(old largest - new largest).": top + inverted.log(),
     }
-    answer = torch.as_tensor(log_sum_exp([piece.clone() for piece in small]))
+    answer = torch.as_tensor(log_sum_exp([piece.clone() for piece in pieces]))
+    if near(answer, top + logit_by_logit.log()):
+        return wrong(not_rescaled)
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
+
+    def attempt(pieces: list[Tensor]) -> Tensor:
+        """The answer; where `math` raises, what torch computes with."""
+        try:
+            return torch.as_tensor(log_sum_exp(pieces))
+        except OverflowError:  # math.exp of a large number
+            return torch.tensor(torch.inf)
+        except ValueError as error:  # math.log of 0
+            if "domain" in str(error) or "positive" in str(error):
+                return torch.tensor(-torch.inf)
+            raise
+
     large = [torch.tensor([900.0, 2.0]), torch.tensor([901.0, -400.0])]
-    answer = torch.as_tensor(log_sum_exp(large))
+    answer = attempt(large)
     if not answer.isfinite():
         return wrong(
             "Right for small logits; with 900 the exponential overflows. Subtract "
@@ -146,14 +221,14 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     if not near(answer, torch.cat(large).logsumexp(dim=-1)):
         return wrong(f"With large logits it should be about 901.31; got {answer:.2f}.")
     rising = [torch.tensor([0.0]), torch.tensor([900.0])]
-    answer = torch.as_tensor(log_sum_exp(rising))
+    answer = attempt(rising)
     if not near(answer, torch.cat(rising).logsumexp(dim=-1)):
         return wrong(
             "A later piece may hold the largest logit: the largest of the first piece "
             f"will not do. After 0 and then 900 it should be 900; got {answer:.2f}."
         )
     low = [torch.tensor([-900.0]), torch.tensor([-901.0])]
-    if not near(torch.as_tensor(log_sum_exp(low)), torch.cat(low).logsumexp(dim=-1)):
+    if not near(attempt(low), torch.cat(low).logsumexp(dim=-1)):
         return wrong(
             "With logits far below zero every exponential becomes 0. Subtract the "
             "largest logit, even if it is negative."

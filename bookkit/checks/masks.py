@@ -1,11 +1,13 @@
 """Checks for the exercises of chapter 8, Who may look at whom?"""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bookkit.exercises import (
+    Refused,
     Verdict,
     exercise,
     number,
@@ -141,13 +143,28 @@ def _middle(length: int) -> Tensor:
     return sees
 
 
+def truth(answer: Any) -> bool:
+    """The True or False of an answer, or the 0 or 1; a list or text is refused."""
+    wanted = "True or False"
+    if isinstance(answer, str):
+        raise Refused(f"Give back {wanted}, without quotes.")
+    if isinstance(answer, Tensor) and answer.numel() != 1:
+        raise Refused(
+            f"Give back {wanted}, not a tensor of shape {tuple(answer.shape)}."
+        )
+    value = number(answer, wanted)
+    if value not in (0, 1):
+        raise Refused(f"Give back {wanted}, not {value:g}.")
+    return bool(value)
+
+
 @exercise
 def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     """Exercise: does an output change when a later token does?"""
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 
     def caught(sees: Callable[[int], Tensor], features: Tensor = _FEATURES) -> bool:
-        return bool(sees_future(_model(sees, features), ids))
+        return truth(sees_future(_model(sees, features), ids))
 
     if caught(_lower(0)):
         return wrong(
@@ -159,6 +176,16 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
         return wrong(
             "Your detector reports a leak in a model that attends only to strictly "
             "earlier tokens."
+        )
+    # Whatever the last token becomes, the first output falls, or rises.
+    falls = (torch.arange(10) == ids[0, -1]).float()[:, None]
+    signs = [
+        {caught(_last_to_first, each) for _ in range(3)} for each in (falls, -falls)
+    ]
+    if signs in ([{True}, {False}], [{False}, {True}]):
+        return wrong(
+            "A leak that makes an output smaller passes, or one that makes it "
+            "larger: take the absolute value of each change, abs()."
         )
     if not caught(lambda length: torch.ones(length, length)):
         return wrong("A model without any mask passes your detector.")
@@ -175,31 +202,27 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     if not caught(_middle):
         return wrong(
             "A leak from one token in the middle passes: change every token in turn, "
-            "not only the first or the last."
+            "not only the first or the last, each to a different one, and compare all "
+            "outputs before it."
         )
     if not caught(_last_to_first):
         return wrong(
             "A leak from the last token to the first output passes: compare all "
-            "earlier outputs, and change the last token too."
+            "earlier outputs, and change the last token too, to a different one."
         )
     if not caught(_second_to_first):
         return wrong(
             "A leak from the second token to the first output passes: change every "
             "token but the first, each to a different one."
         )
-    # Whatever the last token becomes, the first output falls, or rises.
-    falls = (torch.arange(10) == ids[0, -1]).float()[:, None]
-    if not (caught(_last_to_first, falls) and caught(_last_to_first, -falls)):
-        return wrong(
-            "A leak that makes an output smaller passes, or one that makes it "
-            "larger: take the absolute value of each change, abs()."
-        )
     leak = _model(_second_to_first)
-    for token in range(10):  # whatever a detector puts in its place, it may be there
-        if not sees_future(leak, torch.tensor([[3, token, 4, 1, 5, 9, 2, 6]])):
+    # Whatever a detector puts in its place, it may be there; at random, now and then.
+    for token in [*range(10)] * 6:
+        if not truth(sees_future(leak, torch.tensor([[3, token, 4, 1, 5, 9, 2, 6]]))):
             return wrong(
                 f"A leak from the second token passes where that token is {token}: "
-                "change each token to a different one."
+                "change each token to a different one. A fixed token, or a random "
+                "one, may be the same."
             )
     if not caught(_last_to_first, _FEATURES / 5000):
         return wrong(
@@ -244,7 +267,7 @@ def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
 @exercise
 def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
     """Exercise: how many windowed layers carry the first token to the last output."""
-    for length, window in ((9, 3), (10, 3), (1, 2), (100, 2), (7, 7), (5, 4)):
+    for length, window in ((21, 3), (10, 3), (1, 2), (100, 2), (7, 7), (5, 4)):
         sees = torch.ones(length, length).tril().triu(1 - window)
         reach, layers = torch.eye(length), 0
         while reach[-1, 0] == 0:
@@ -253,6 +276,11 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
         if answer != layers:
             if answer == (length - 1) // (window - 1):
                 return wrong("Round up: the remainder needs a layer of its own.")
+            if answer == (length - 1) / (window - 1) - 1:
+                return wrong(
+                    "One layer too few: the first layer, too, carries information "
+                    "over window - 1 places, from the first token."
+                )
             if length > 1 and answer == -(-length // window):
                 return wrong(
                     "A layer carries information over window - 1 places, because the "
@@ -260,6 +288,6 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
                 )
             return wrong(
                 f"Measured for length {length} and window {window}: {layers} layers, "
-                f"not {answer}."
+                f"not {answer:g}."
             )
     return right("Each answer agrees with following the mask through the layers.")

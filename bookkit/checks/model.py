@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bookkit.checks.masks import truth
 from bookkit.exercises import (
     Verdict,
     blanks,
@@ -59,7 +60,8 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
         "The norm at the end of the stack is missing: pre-norm needs one more.": (
             lambda c: _count(*c, last=0)
         ),
-        "The norms of the layers are missing: there is one before each sublayer.": (
+        "Each layer has 4·d_model too few. Either the biases of the query, key, value "
+        "and output maps are missing, or the two norms, a scale and a shift each.": (
             lambda c: _count(*c, norms=0)
         ),
         "You counted cross-attention: without a source there is nothing to read.": (
@@ -269,7 +271,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         found: dict[str, set[bool]] = {"right": set(), "cross": set(), "encoder": set()}
         for seed in range(3):
             for name, model in _models(seed).items():
-                found[name].add(bool(answer(model)))
+                found[name].add(truth(answer(model)))
     intact, cross, encoder = (found[name] for name in ("right", "cross", "encoder"))
     if (intact, cross, encoder) == ({False}, {True}, {True}):
         return right("Your test finds both faulty models and passes the right one.")
@@ -285,7 +287,8 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
     if True in intact:
         return wrong(
             "Your test calls the right model faulty. Change nothing but the padding, "
-            "and compare with a tolerance: the last digits differ."
+            "and compare with a tolerance: the last digits differ. The default of "
+            "allclose, atol=1e-8, is too strict: 1e-4 will do."
         )
     if cross == {False} and encoder == {True}:
         return wrong(

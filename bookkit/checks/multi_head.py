@@ -142,9 +142,19 @@ def check_question(query_weight: Tensor) -> Verdict:
                 "That row belongs to the code: the rows of the kinds are the first "
                 "four."
             )
+        if not query_weight.any():
+            return wrong(
+                "All entries are 0, so all scores are 0 and every word gets the same "
+                "weight."
+            )
         row = ", ".join(f"{weight:.2f}" for weight in attended[2].tolist())
         if weights(8 * query_weight)[2, 1] >= 0.9:
             got = f"The weight on visite is only {attended[2, 1]:.2f}"
+            if not even:
+                return wrong(
+                    f"{got}, and other words have a query as well: only the row of "
+                    "places should hold a number, and a larger one."
+                )
             return wrong(
                 f"{got}: the entry is in the right place, but should be larger."
             )
@@ -229,11 +239,19 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
         answer, joined((x @ w_q) @ (x @ w_k).mT / math.sqrt(d_k) @ (x @ w_v)) @ w_o
     ):
         return wrong("The softmax is missing: scores are not yet weights.")
+    if near(answer, joined(mixed().flip(0)) @ w_o):
+        return wrong(
+            "The heads are joined in the reverse order: the first d_v rows of w_o "
+            "belong to the first head."
+        )
+    if near(answer, x + joined(mixed()) @ w_o):
+        return wrong("You added x: return the output of attention alone.")
     if near(answer, joined(mixed())):
         return wrong("The heads are concatenated but not projected: w_o is missing.")
     if answer.shape != (length, d_model):
         shape = tuple(answer.shape)
         return wrong(f"The shape should be {(length, d_model)}, and is {shape}.")
     return wrong(
-        "The shape is right, but the numbers are not: compare one head with chapter 04."
+        "The shape is right, but the numbers are not: compare one head with chapter "
+        "04, then check how the heads are joined and projected."
     )

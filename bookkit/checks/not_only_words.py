@@ -1,5 +1,6 @@
 """Checks for the exercises of chapter 18, What can the encoder do alone?"""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,13 +40,23 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
             return wrong("The lower end comes first.")
         reach = _quantile((1 + share) / 2)
 
+        # One per cent, because a quantile may come from a table: 1.28, 0.67.
         def is_half(other: float, low=low, high=high, mean=mean) -> bool:  # type: ignore[no-untyped-def]
             return bool(
-                abs(high - mean - other) < 1e-3 and abs(mean - low - other) < 1e-3
+                math.isclose(high - mean, other, rel_tol=1e-2)
+                and math.isclose(mean - low, other, rel_tol=1e-2)
             )
 
         if is_half(std * reach):
             continue
+        if is_half(std):
+            return wrong(
+                "You took one standard deviation to either side, whatever the share: "
+                "that holds 68%."
+            )
+        elsewhere = interval(mean, std, 0.5 if share != 0.5 else 0.8)
+        if is_half((high - low) / 2) and numbers(elsewhere, wanted) == ends:
+            return wrong("The factor depends on the share: yours is always the same.")
         if is_half(abs(std * _quantile(share))):
             return wrong(
                 "One tail was forgotten: the share lies below the upper end, not "
@@ -62,13 +73,6 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
             return wrong("`std` is the standard deviation already: it needs no root.")
         if is_half(std * _quantile(1 - (1 - share) / 4)):
             return wrong("The share outside was halved twice.")
-        if is_half(2 * std) or is_half(1.96 * std) or is_half(1.28 * std):
-            return wrong("The factor depends on the share: yours is always the same.")
-        if is_half(std):
-            return wrong(
-                "You took one standard deviation to either side, whatever the share: "
-                "that holds 68%."
-            )
         if is_half(reach):
             return wrong("A wider distribution has a wider interval: multiply by std.")
         if abs((low + high) / 2 - mean) > 1e-3:
@@ -78,6 +82,20 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
             f"should be {mean - std * reach:.2f} and {mean + std * reach:.2f}."
         )
     return right("Each tail gets half of what is left outside.")
+
+
+def _are_windows(answer: Any) -> bool:
+    """Whether an answer is a series of series, not of numbers."""
+    if hasattr(answer, "tolist"):
+        answer = answer.tolist()
+    if not isinstance(answer, list | tuple):
+        return False
+    parts = (one.tolist() if hasattr(one, "tolist") else one for one in answer)
+    return any(
+        isinstance(one, list | tuple | range | slice)
+        and (isinstance(one, slice) or len(one) > 1)
+        for one in parts
+    )
 
 
 @exercise
@@ -91,7 +109,14 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
     ):
         answer = starts(length, cut, history, horizon)
         wanted = "the indices: a list, a range or a tensor"
+        if _are_windows(answer):
+            return wrong(
+                "Give one index for each window, the one at which it starts, not the "
+                "windows themselves."
+            )
         given = list(numbers(answer, wanted))
+        if len(given) > 2 and set(given) <= {0, 1}:
+            return wrong("That is a mask: give the indices.")
         found = sorted({int(start) for start in given})
         if any(start != int(start) for start in given):
             return wrong("A start is an index, a whole number.")
@@ -125,12 +150,14 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
                 "One more window fits: its last value is just before the cut. Note "
                 "that range leaves out its end."
             )
-        if found == list(range(0, last + 1, horizon)) or found == list(
-            range(0, last + 1, history + horizon)
-        ):
-            return wrong("Windows may overlap one another: only the cut is a border.")
         if found == list(range(1, last + 1)) or found == list(range(1, last + 2)):
             return wrong("The first window is missing: indices count from 0.")
+        step = found[1] - found[0] if len(found) > 1 else 0
+        if found[-1] == last or (step > 1 and found == list(range(0, last + 1, step))):
+            return wrong(
+                f"There are gaps: with a cut at {cut} a window may start at every "
+                f"index from 0 to {last}, because windows may overlap."
+            )
         return wrong(f"With a cut at {cut} the last start should be {last}.")
     return right(
         "A window may start anywhere, as long as its last value comes before the cut."

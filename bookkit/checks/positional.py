@@ -139,11 +139,9 @@ def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
     )
 
 
-@exercise
-def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
-    """Check the query projection of a head that attends two words ahead."""
-    d_model, length = 64, 40
-    weight = tensor(looks_ahead(d_model))
+def _ahead(d_model: int, weight: Tensor) -> Verdict:
+    """The verdict on the query projection for one d_model."""
+    length = 40
     if weight.shape != (d_model, d_model):
         shape = tuple(weight.shape)
         return wrong(f"The shape should be {(d_model, d_model)}, but is {shape}.")
@@ -183,6 +181,18 @@ def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
 
 
 @exercise
+def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
+    """Check the query projection of a head that attends two words ahead."""
+    verdict = _ahead(64, tensor(looks_ahead(64)))
+    if not verdict.ok:
+        return verdict
+    smaller = _ahead(32, tensor(looks_ahead(32)))
+    if not smaller.ok:
+        return wrong(f"Right for a d_model of 64, not for 32. {smaller.message}")
+    return verdict
+
+
+@exercise
 def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     """Check that chunks of a text get the positions that the whole text would."""
     encode = PositionalEncoding(d_model=8, max_length=32)
@@ -209,10 +219,15 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     starts = [0, *ends[:-1]]
     if near(answer, from_starts(starts)):
-        if called != len(chunks):
+        if not called:
             return wrong(
-                f"The numbers are right, but from {called} calls of `encode` for "
-                f"{len(chunks)} chunks. A text that is still being written has no "
+                "The numbers are right, but you never called `encode`: call it for "
+                "each chunk, with its `start`."
+            )
+        if called < len(chunks):
+            return wrong(
+                f"The numbers are right, but `encode` was called {called} of "
+                f"{len(chunks)} times. A text that is still being written has no "
                 "later chunks yet: encode each chunk by itself, with its `start`."
             )
         return right("However the text is cut, every word keeps its position.")

@@ -16,7 +16,10 @@ from bookkit.exercises import (
     wrong,
 )
 
-NAN = "There is NaN in it: did a whole row of scores become −∞?"
+NAN = (
+    "There is NaN in it: did a whole row of scores become −∞, or was 0 multiplied by "
+    "∞? masked_fill or where sets the diagonal alone."
+)
 
 
 def _numbers(answer: Sequence[float] | Tensor) -> Tensor:
@@ -157,25 +160,36 @@ def check_attend_others(
             return wrong("One matrix made both queries and keys: each has its own.")
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes, NAN))
-    # Scores near −100: a diagonal set to a merely small number would win here.
-    offset = torch.cat([x[:, :5], torch.full((5, 1), 10.0)], dim=1)
-    far_query, far_key = torch.zeros(6, 4), torch.zeros(6, 4)
-    far_query[5, 0], far_key[5, 0] = 1.0, -1.0
+    try:
+        fewer = answer(x[:4], w_query, w_key, w_value)
+    except (RuntimeError, IndexError):
+        return wrong("Right for 5 words, but it raises an error for 4: use len(x).")
+    if not near(fewer, hidden[:4, :4].softmax(dim=-1) @ values[:4]):
+        return wrong("Right for 5 words, but not for 4: use len(x).")
+    # Low scores: a diagonal set to a merely small number would win here.
     others = (~itself).float() / 4
-    if not near(answer(offset, far_query, far_key, w_value), others @ offset @ w_value):
+    for score in -56.0, -1000.0:
+        offset = torch.cat([x[:, :5], torch.ones(5, 1)], dim=1)
+        far_query, far_key = torch.zeros(6, 4), torch.zeros(6, 4)
+        far_query[5, 0], far_key[5, 0] = 1.0, score
+        low = answer(offset, far_query, far_key, w_value)
+        if score < -100 and low.isnan().all():
+            continue  # exp by hand gives 0/0 there, which only chapter 04 explains
+        if not near(low, others @ offset @ w_value):
+            return wrong(
+                f"It fails where all scores are {score:.0f}: the number on the "
+                "diagonal is not low enough, or something is added to the sum of "
+                "exponentials. Set the diagonal of the scores to −∞, and use softmax."
+            )
+    # Own scores far above the others, though neither overflows exp: after a softmax
+    # over all words, the others' weights are 0.
+    own, same, keys = torch.eye(4, 6), torch.eye(6, 4), torch.zeros(6, 4)
+    keys[:4] = 120 * torch.eye(4) - 40
+    expected = (~itself[:4, :4]).float() / 3 @ own @ w_value
+    if not near(answer(own, same, keys, w_value), expected):
         return wrong(
-            "It fails where all scores are low: the number on the diagonal is not low "
-            "enough. Set the diagonal of the scores to −∞."
-        )
-    # Own scores far above the others: after the softmax, those are 0.
-    own = 20 * torch.eye(5, 6)
-    same = torch.eye(6, 4)
-    expected = (own @ same @ (own @ same).T).masked_fill(itself, -torch.inf)
-    expected = expected.softmax(dim=-1) @ own @ w_value
-    if not near(answer(own, same, same, w_value), expected):
-        return wrong(
-            "It fails where a word's own score is far above the others: their weights "
-            "are then 0 after the softmax, and cannot be normalised again. Set the "
+            "It fails where a word's own score is far above the others: beside it "
+            "their weights are rounded to 0, and cannot be normalised again. Set the "
             "diagonal of the scores to −∞."
         )
     return right("Each word attends to all others, and its weights sum to 1.")

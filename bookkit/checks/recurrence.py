@@ -11,14 +11,14 @@ from bookkit.exercises import Verdict, exercise, explain, near, number, right, w
 
 @exercise
 def check_additive(answer: Callable[..., Tensor]) -> Verdict:
-    """Additive attention's scores: v · tanh(W s + U h), one for each memory vector."""
+    """Additive attention's scores: tanh(s A + h B) · v, one for each memory vector."""
     g = torch.Generator().manual_seed(0)
-    w, u = torch.randn(3, 5, generator=g), torch.randn(4, 5, generator=g)
+    a, b = torch.randn(3, 5, generator=g), torch.randn(4, 5, generator=g)
     v = torch.randn(5, generator=g)
     for length in (6, 2):
         state = torch.randn(3, generator=g)
         memory = torch.randn(length, 4, generator=g)
-        query, keys = state @ w, memory @ u
+        query, keys = state @ a, memory @ b
         expected = torch.tanh(query + keys) @ v
         mistakes = {
             "The tanh is missing: without it the state adds the same to every score, "
@@ -46,7 +46,7 @@ def check_additive(answer: Callable[..., Tensor]) -> Verdict:
             ),
             "The tanh comes before v, not after.": torch.tanh((query + keys) @ v),
         }
-        result = answer(state, memory, w, u, v)
+        result = answer(state, memory, a, b, v)
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes))
     return right("A score for each memory vector, for memories of any length.")
@@ -67,6 +67,8 @@ def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict
             "One factor too many: the derivative starts at the first state.": (
                 (u * slopes).prod()
             ),
+            "That is the derivative by the first word, which begins with 1 - h₁²: the "
+            "derivative by the first state leaves that out.": (slopes[0] * expected),
             "The slope of the first state plays no part, that of the last one does.": (
                 (u * slopes[:-1]).prod()
             ),

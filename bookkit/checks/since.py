@@ -22,23 +22,29 @@ from bookkit.exercises import (
 
 @exercise
 def check_cache(tokens: Any) -> Verdict:
-    """How many tokens of keys and values fit into 16 GiB."""
+    """How many tokens of keys and values fit into 24 GiB."""
     answer = number(tokens)
-    exact = 2**34 / (2 * 32 * 8 * 128 * 2)  # 131,072
+    token = 2 * 32 * 8 * 128 * 2  # bytes: 131,072
+    exact = 24 * 2**30 / token  # 196,608
 
     def is_near(other: float) -> bool:
         return math.isclose(answer, other, rel_tol=0.01)
 
     if is_near(exact):
-        return right("131,072 tokens; with a set for every head it would be 32,768.")
+        return right("196,608 tokens; with a set for every head it would be 49,152.")
     mistakes = {
-        2 * exact: "Both keys and values are kept: two tables per layer, not one.",
+        token: "Those are the bytes of one token: divide 24 GiB by them.",
+        2 * exact: "A factor of 2 is missing: both keys and values are kept, two "
+        "tables per layer, and a number in 16 bits takes 2 bytes.",
+        4 * exact: "Two factors of 2 are missing: both keys and values are kept, two "
+        "tables per layer, and a number in 16 bits takes 2 bytes.",
         exact / 4: "The 32 query heads are not kept: only the 8 sets are, once each.",
         exact * 32: "Every layer has keys and values of its own: 32 times as much.",
-        exact * 8: "There are 8 sets of keys and values in a layer, not one.",
-        exact * 16e9 / 2**34: "A GiB is 2³⁰ bytes, not 10⁹.",
+        exact * 8: "There are 8 sets of keys and values in a layer, not one; or did "
+        "you take the memory in bits, and a number in bytes?",
+        exact * 1e9 / 2**30: "A GiB is 2³⁰ bytes, not 10⁹.",
         exact * 16: "16 bits are 2 bytes, not an eighth of one; "
-        "and 16 GiB are 2³⁴ bytes.",
+        "and 24 GiB are 24 · 2³⁰ bytes.",
         exact / 8: "A number in 16 bits takes 2 bytes: 16 is the number of its bits.",
         exact / 2: "A number in 16 bits takes 2 bytes, not 4.",
     }
@@ -47,7 +53,7 @@ def check_cache(tokens: Any) -> Verdict:
             return wrong(message)
     return wrong(
         "The bytes per token are 2 tables · layers · sets · numbers per set · bytes "
-        "per number: divide 16 · 2³⁰ by that."
+        "per number: divide 24 · 2³⁰ by that."
     )
 
 
@@ -149,7 +155,10 @@ def check_neighbours(rotate: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         if near(answer, mistake):
             return wrong(message)
     if near(answer.norm(dim=1), x.norm(dim=1)):
-        return wrong("The lengths are kept, but a pair is rotated by the wrong angle.")
+        return wrong(
+            "The lengths are kept, but a pair is rotated by the wrong angle, or its "
+            "numbers are in the wrong columns."
+        )
     return wrong("A rotation keeps each row's length, but here it changes.")
 
 
@@ -170,6 +179,12 @@ def check_centred(centre: Callable[[nn.Linear], nn.Linear]) -> Verdict:
             return wrong(f"The outputs should have shape (20, 10), but have {shape}.")
         expected = plain - plain.mean(dim=-1, keepdim=True)
         if near(output, expected):
+            kept = linear.weight.equal(before.weight) and linear.bias.equal(before.bias)
+            if not kept:
+                return wrong(
+                    "The outputs are right, but your function changed the weights of "
+                    "`linear` itself: put the new ones into an nn.Linear of their own."
+                )
             small, few = nn.Linear(4, 7), torch.randn(5, 4)
             plain = small(few)
             wanted = plain - plain.mean(dim=-1, keepdim=True)

@@ -63,6 +63,16 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
     result = answer(inputs, w, u)
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes))
+    w, u = w[:, :2], u[:2, :2]
+    try:
+        smaller = answer(inputs, w, u)
+    except RuntimeError:
+        smaller = torch.zeros(0)
+    if not near(smaller, _read(inputs, w, u)):
+        return wrong(
+            "Right for a state of three numbers, but not for one of two: take the size "
+            "of the first state from U."
+        )
     return right("Four words, one after another, in one vector of three numbers.")
 
 
@@ -105,23 +115,23 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
 
 @exercise
 def check_layers(answer: float) -> Verdict:
-    """Width-5 convolutions until the last of 33 words depends on the first."""
+    """Width-5 convolutions until the last of 41 words depends on the first."""
     layers = number(answer)
-    if layers == 16:
-        return right("32 words apart, two words a layer. Attention needs one layer.")
+    if layers == 20:
+        return right("40 words apart, two words a layer. Attention needs one layer.")
     mistakes: dict[float, str] = {
-        8: "A width of 5 reaches four words in all, but only two of them backwards.",
-        7: "Do not divide by the width: an output reads two words on either side.",
-        32: "One word a layer: that is width 3. Width 5 reaches two words back.",
-        33: "That is one layer a word. Width 5 reaches two words back.",
-        17: "One too many: from word 33 to word 1 there are 32 steps.",
-        15: "One too few: after 15 layers the last word depends on words 3 to 33.",
+        10: "A width of 5 reaches four words in all, but only two of them backwards.",
+        9: "Do not divide by the width: an output reads two words on either side.",
+        40: "One word a layer: that is width 3. Width 5 reaches two words back.",
+        41: "That is one layer a word. Width 5 reaches two words back.",
+        21: "One too many: from word 41 to word 1 there are 40 steps.",
+        19: "One too few: after 19 layers the last word depends on words 3 to 41.",
         1: "One layer would do for attention. A convolution reaches its width only.",
-        16.5: "From word 33 to word 1 there are 32 steps, not 33.",
-        6: "Do not divide by the width: an output reads two words on either side.",
-        9: "A width of 5 reaches four words in all, but only two of them backwards.",
+        20.5: "From word 41 to word 1 there are 40 steps, not 41.",
+        8: "Do not divide by the width: an output reads two words on either side.",
+        11: "A width of 5 reaches four words in all, but only two of them backwards.",
     }
-    mistakes |= {33 / 5: mistakes[7], 32 / 5: mistakes[7], 33 / 4: mistakes[8]}
+    mistakes |= {41 / 5: mistakes[8], 41 / 4: mistakes[10]}
     return wrong(
         mistakes.get(layers, "How many words further back does each layer reach?")
     )

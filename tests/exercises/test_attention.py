@@ -53,6 +53,12 @@ def in_place(scores, mask):
     return scores.softmax(dim=-1).masked_fill(~mask, 0.0)
 
 
+def wrong_shape(scores, mask):
+    hidden = scores.clone()
+    hidden[~mask] = LOWEST
+    return hidden.softmax(dim=-1)
+
+
 def from_two(query, key, weights):
     scores, logs = dots(query, key), weights.log()
     return (scores[0, 0] - scores[0, 1]) / (logs[0, 0] - logs[0, 1])
@@ -99,6 +105,7 @@ WRONG = [
     ),
     (check_scale, lambda q, k, w: math.sqrt(q.size(-1)), "√d_k"),
     (check_scale, lambda q, k, w: q.size(-1), "returned d_k"),
+    (check_scale, lambda q, k, w: from_two(q, k, w) ** 2, "had another scale"),
     (check_scale, lambda q, k, w: 123.0, "another scale"),
     (check_scale, lambda q, k, w: w, "One number"),
     (check_masked_weights, lambda s, m: s.softmax(-1) * m, "You masked words after"),
@@ -160,6 +167,7 @@ WRONG = [
         "Your second fill",
     ),
     (check_masked_weights, lambda s, m: 1.0, "a tensor, not a float"),
+    (check_masked_weights, wrong_shape, "masked_fill and where broadcast it"),
     (check_masked_weights, in_place, "changed `scores` in place"),
 ]
 

@@ -25,9 +25,10 @@ def score_by_loop(weights, queries, keys, lengths):
     return torch.stack(scores).mean(dim=0)
 
 
-def followed(cross, layers, own=1.0, divide=2.0, down=True):
+def followed(cross, layers, own, down=True, other=None):
+    other = 1 - own if other is None else other
     for layer in reversed(layers) if down else layers:
-        cross = cross @ (layer + own * torch.eye(len(layer))) / divide
+        cross = cross @ (own * torch.eye(len(layer)) + other * layer)
     return cross
 
 
@@ -87,19 +88,30 @@ WRONG = [
         "keepdim",
     ),
     (check_score, lambda w, a, b, n: 0.5, "tensor"),
-    (check_followed, lambda c, ls: followed(c, ls, down=False), "wrong order"),
+    (
+        check_score,
+        lambda w, a, b, n: (w[[0, 1, 2], :, a, b] - 1 / n[:, None]).mean(0),
+        "not for four sentences",
+    ),
+    (
+        check_score,
+        lambda w, a, b, n: (found(w, a, b) - 1 / n[:, None]).sum(0) / 3,
+        "not for four sentences",
+    ),
+    (check_followed, lambda c, ls, o: followed(c, ls, o, down=False), "wrong order"),
+    (check_followed, lambda c, ls, o: followed(c, ls, 0.0), "positions themselves"),
+    (check_followed, lambda c, ls, o: followed(c, ls, o, other=1), "more than one"),
+    (check_followed, lambda c, ls, o: followed(c, ls, 0.5), "half as itself"),
+    (check_followed, lambda c, ls, o: followed(c, ls, 1 - o), "are swapped"),
+    (check_followed, lambda c, ls, o: followed(c, ls[1:], o), "Only the highest"),
+    (check_followed, lambda c, ls, o: followed(c, ls[:1], o), "Only the lowest"),
     (
         check_followed,
-        lambda c, ls: followed(c, ls, own=0, divide=1),
-        "positions themselves",
+        lambda c, ls, o: followed(c, [x.mT for x in ls], o),
+        "transposed",
     ),
-    (check_followed, lambda c, ls: followed(c, ls, divide=1), "more than one"),
-    (check_followed, lambda c, ls: followed(c, ls[1:]), "Only the highest"),
-    (check_followed, lambda c, ls: followed(c, ls[:1]), "Only the lowest"),
-    (check_followed, lambda c, ls: followed(c, [x.mT for x in ls]), "transposed"),
-    (check_followed, lambda c, ls: c, "Nothing is followed"),
-    (check_followed, lambda c, ls: c[:1], "shape"),
-    (check_followed, lambda c, ls: ls[1] @ c, "want transposing"),
+    (check_followed, lambda c, ls, o: c, "Nothing is followed"),
+    (check_followed, lambda c, ls, o: c[:1], "shape"),
     (check_each, lambda p, y: each(p, y, group=p), "precision"),
     (check_each, lambda p, y: (p == y).double().mean(), "one accuracy"),
     (check_each, lambda p, y: (p == y).double().mean().item(), "two numbers"),
@@ -143,6 +155,6 @@ def test_unanswered(check):
 
 
 def test_an_error_becomes_a_verdict():
-    verdict = repr(check_followed(lambda cross, layers: cross @ layers))
+    verdict = repr(check_score(lambda w, a, b, n: w @ [a, b]))
     assert verdict.startswith("✗")
     assert "TypeError" in verdict

@@ -54,6 +54,14 @@ def without_the_gaps_place(training, test):
     return [words for words in training if not gaps(words) & near]
 
 
+def within_training(training, test):
+    kept = []
+    for one in keep_unless(near_duplicate)(training, test):
+        if not any(near_duplicate(one, other) for other in kept):
+            kept.append(one)
+    return kept
+
+
 def fill(fits, sort=lambda n: -n):
     """Greedy filling; `fits` gets a batch's lengths, with the one to be added."""
 
@@ -139,14 +147,32 @@ def test_model_solutions_are_right(check, answer):
             keep_unless(
                 lambda a, b: len(a) == len(b) and (a[1:] == b[1:] or a[:-1] == b[:-1])
             ),
-            "Only equal",
+            "single word are still there: Jane adore Rome en mai",
+        ),
+        (
+            check_duplicates,
+            keep_unless(lambda a, b: a[1:] == b[1:]),
+            "still there: Jane visite Rome en juin",
+        ),
+        (
+            check_duplicates,
+            lambda a, b: [
+                i for i, one in enumerate(a) if one in keep_unless(near_duplicate)(a, b)
+            ],
+            "the sentences themselves",
+        ),
+        (check_duplicates, within_training, "only another training sentence"),
+        (
+            check_duplicates,
+            lambda a, b: {*map(tuple, keep_unless(near_duplicate)(a, b))},
+            "may stay twice",
         ),
         (check_duplicates, lambda a, b: a, "still in training"),
         (check_duplicates, lambda a, b: [], "may stay"),
         (
             check_duplicates,
             lambda a, b: keep_unless(near_duplicate)(a, b) * 2,
-            "only once",
+            "more often than training",
         ),
         (check_tokens, fill(lambda g, b: sum(g) <= b), "Padding counts too"),
         (
@@ -154,6 +180,12 @@ def test_model_solutions_are_right(check, answer):
             fill(lambda g, b: len(g) * g[-1] <= b),
             "not the one to be added",
         ),
+        (
+            check_tokens,
+            fill(lambda g, b: (len(g) - 1) * g[0] <= b),
+            "Count the sentence to be added",
+        ),
+        (check_tokens, lambda n, b: split_by_tokens(n, b)[::-1], "shortest up"),
         (check_tokens, split_by_tokens, "shortest come first"),
         (check_tokens, fill(lambda g, b: len(g) * max(g) < b), "exactly 12"),
         (check_tokens, lambda n, b: [[i] for i in range(len(n))], "sort by length"),

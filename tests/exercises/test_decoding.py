@@ -56,6 +56,25 @@ def always_two(logits, k):
     return top_k(logits, 2)
 
 
+def hardly_possible(logits, k):
+    smallest = logits.topk(k).values[-1]
+    return logits.masked_fill(logits < smallest, -10).softmax(dim=-1)
+
+
+def until_eos(logits, labels):
+    total = 0.0
+    for row, label in zip(logits.log_softmax(-1), labels.tolist(), strict=True):
+        total += row[label]
+        if label == 2:
+            break
+    return total
+
+
+def as_in_the_search(logits, labels):
+    logits[..., [0, 1]] = -math.inf
+    return words(logits, labels).sum()
+
+
 def words(logits, labels):
     return logits.log_softmax(dim=-1).gather(-1, labels[:, None])
 
@@ -101,6 +120,30 @@ def divided_by_k(totals, log_probabilities):
     return best // len(totals), best % len(totals)
 
 
+def greedy_row(totals, log_probabilities):
+    row = totals.argmax()
+    tokens = log_probabilities[row].topk(len(totals)).indices
+    return row.expand(len(totals)), tokens
+
+
+def added_probabilities(totals, log_probabilities):
+    k, vocabulary = log_probabilities.shape
+    scores = totals.exp()[:, None] + log_probabilities.exp()
+    best = scores.flatten().topk(k).indices
+    return best // vocabulary, best % vocabulary
+
+
+def fixed_view(totals, log_probabilities):
+    best = (totals[:, None] + log_probabilities).view(12).topk(3).indices
+    return best // 4, best % 4
+
+
+def wrong_for_two(totals, log_probabilities):
+    if len(totals) == 2:
+        return torch.tensor([0, 0]), torch.tensor([0, 1])
+    return beam_step(totals, log_probabilities)
+
+
 def always_four(totals, log_probabilities):
     best = (totals[:, None] + log_probabilities).flatten().topk(3).indices
     return best // 4, best % 4
@@ -110,11 +153,16 @@ def always_four(totals, log_probabilities):
     ("check", "answer"),
     [
         (check_score, lambda z, w: words(z, w).sum()),
+        (check_score, until_eos),
         (check_beam_step, beam_step),
         (check_beam_step, beam_step_by_sorting),
         (check_beam_step, beam_step_as_lists),
         (check_top_k, top_k),
         (check_top_k, renormalised),
+        (
+            check_top_k,
+            lambda z, k: z.masked_fill(z < z.topk(k).values[-1], -1e9).softmax(-1),
+        ),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -134,6 +182,7 @@ def test_model_solutions_are_right(check, answer):
         (check_score, lambda z, w: words(z, w).sum().exp(), "logarithm is asked for"),
         (check_score, lambda z, w: -words(z, w).sum(), "sign is wrong"),
         (check_score, lambda z, w: words(z, w)[:-1].sum(), "end is missing"),
+        (check_score, as_in_the_search, "no token is masked"),
         (check_score, lambda z, w: words(z, w).exp().sum(), "They multiply"),
         (check_score, lambda z, w: z.gather(-1, w[:, None]).sum(), "added logits"),
         (
@@ -161,8 +210,13 @@ def test_model_solutions_are_right(check, answer):
             lambda t, z: [each.flip(0) for each in beam_step(t, z)],
             "not in order",
         ),
-        (check_beam_step, always_four, "with two hypotheses"),
+        (check_beam_step, always_four, "read the sizes"),
+        (check_beam_step, fixed_view, "read the sizes"),
+        (check_beam_step, wrong_for_two, "Right for three hypotheses"),
+        (check_beam_step, greedy_row, "only the most probable hypothesis"),
+        (check_beam_step, added_probabilities, "They multiply"),
         (check_beam_step, two_of_each, "come from one hypothesis"),
+        (check_top_k, hardly_possible, "can be drawn"),
         (check_top_k, zeroed, "must add up to one"),
         (check_top_k, zero_logits, "e to the 0 is 1"),
         (check_top_k, lambda z, k: top_k(z, 1), "most probable token alone"),

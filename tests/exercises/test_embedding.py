@@ -1,6 +1,7 @@
 """The exercises of chapter 2: right answers pass, likely wrong ones are named."""
 
 import pytest
+import torch
 from torch.nn import functional as F
 
 from bookkit.checks.embedding import (
@@ -53,6 +54,25 @@ def least_first(word_id, table, count):
     return cosines(word_id, table).argsort().tolist()[:count]
 
 
+def hidden_by_zero(word_id, table, count):
+    scores = cosines(word_id, table)
+    scores[word_id] = 0
+    return scores.argsort(descending=True, stable=True).tolist()[:count]
+
+
+def row_removed(word_id, table, count):
+    kept = torch.cat([table[:word_id], table[word_id + 1 :]])
+    scores = F.normalize(kept, dim=1) @ table[word_id]
+    return scores.argsort(descending=True).tolist()[:count]
+
+
+def by_wrong_length(dim):
+    def answer(word_id, table, count):
+        return by_dot(word_id, table / table.norm(dim=dim), count)
+
+    return answer
+
+
 def moved(ids, vocab_size, tied):
     return set(range(vocab_size)) if tied else set(ids.flatten().tolist())
 
@@ -87,6 +107,10 @@ def test_the_model_solution_is_right(check, answer):
         (check_scores, lambda h, t: h.flatten(1) @ h.flatten(1).T, "(2, 3, 7)"),
         (check_scores, lambda h, t: h @ t, "want transposing"),
         (check_similar, by_dot, "dot products"),
+        (check_similar, by_wrong_length(0), "not each row's length"),
+        (check_similar, by_wrong_length(None), "not each row's length"),
+        (check_similar, hidden_by_zero, "not low enough"),
+        (check_similar, row_removed, "removed the word's row"),
         (check_similar, by_distance, "distances"),
         (check_similar, with_itself, "the word itself"),
         (check_similar, least_first, "least similar first"),
@@ -114,6 +138,16 @@ def test_the_model_solution_is_right(check, answer):
             check_moved,
             lambda ids, v, tied: range(v) if tied else (1,),
             "enter the loss",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(v) if tied else ids[0].tolist(),
+            "first sentence",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(1, v) if tied else ids.unique(),
+            "candidates at the output",
         ),
     ],
 )

@@ -24,6 +24,12 @@ def without_keepdim(x):
     return (x - x.mean(-1)) / torch.sqrt(x.var(-1, correction=0) + 1e-5)
 
 
+def by_hand(residual, attention, x, memory):
+    if residual.norm_first:
+        return x + attention(residual.norm(x), memory, memory)
+    return residual.norm(x + attention(x, memory, memory))
+
+
 RIGHT = [
     (check_layer_norm, layer_norm()),
     (check_layer_norm, nn.LayerNorm(8)),
@@ -80,6 +86,9 @@ WRONG = [
     ),
     (check_look_at, lambda r, a, x, m: a(x, m, m), "no residual"),
     (check_look_at, lambda r, a, x, m: r(x, a), "a function of one"),
+    (check_look_at, lambda r, a, x, m: r(x, lambda y: a(y)), "got one argument"),
+    (check_look_at, lambda r, a, x, m: r(m, lambda y: a(x, y, y)), "where x should"),
+    (check_look_at, by_hand, "written by hand"),
     (
         check_look_at,
         lambda r, a, x, m: r(x, lambda t: a(t, x, x)),

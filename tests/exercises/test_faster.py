@@ -1,62 +1,150 @@
 """The exercises of chapter 15: right answers pass, likely wrong ones are named."""
 
+import math
+
 import pytest
 import torch
 
 from bookkit.checks.faster import check_gradient, check_logits, check_pieces
 
 
-def target(logits, right, smoothing):
-    q = torch.full_like(logits, smoothing / len(logits))
-    q[right] += 1 - smoothing
+def at(labels):
+    return torch.arange(len(labels)), labels
+
+
+def target(logits, labels, smoothing):
+    q = torch.full_like(logits, smoothing / logits.size(-1))
+    q[at(labels)] += 1 - smoothing
     return q
 
 
-def gradient(logits, right, smoothing):
-    return logits.softmax(dim=-1) - target(logits, right, smoothing)
+def gradient(logits, labels, smoothing):
+    return logits.softmax(dim=-1) - target(logits, labels, smoothing)
 
 
-def by_autograd(logits, right, smoothing):
+def by_loop(logits, labels, smoothing):
+    rows = logits.softmax(dim=-1) - smoothing / logits.shape[1]
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        row[label] -= 1 - smoothing
+    return rows
+
+
+def by_autograd(logits, labels, smoothing):
     logits.requires_grad_()
     torch.nn.functional.cross_entropy(
-        logits[None], torch.tensor([right]), label_smoothing=smoothing
+        logits, labels, label_smoothing=smoothing, reduction="sum"
     ).backward()
     return logits.grad
 
 
-def less_one(logits, right, smoothing):
-    return gradient(logits, right, 0.0)
+def of_the_mean(logits, labels, smoothing):
+    return by_autograd(logits, labels, smoothing) / len(labels)
 
 
-def share_forgotten(logits, right, smoothing):
+def less_one(logits, labels, smoothing):
+    return gradient(logits, labels, 0.0)
+
+
+def share_forgotten(logits, labels, smoothing):
     p = logits.softmax(dim=-1)
-    p[right] -= 1 - smoothing
+    p[at(labels)] -= 1 - smoothing
     return p
 
 
-def not_shared(logits, right, smoothing):
-    return share_forgotten(logits, right, smoothing) - smoothing
+def not_shared(logits, labels, smoothing):
+    return share_forgotten(logits, labels, smoothing) - smoothing
 
 
-def too_much(logits, right, smoothing):
-    return gradient(logits, right, 0.0) - smoothing / len(logits)
+def by_rows(logits, labels, smoothing):
+    return share_forgotten(logits, labels, smoothing) - smoothing / len(logits)
 
 
-def wrong_words_alone(logits, right, smoothing):
-    answer = gradient(logits, right, smoothing)
-    answer[right] += smoothing / len(logits)
+def too_much(logits, labels, smoothing):
+    return gradient(logits, labels, 0.0) - smoothing / logits.size(-1)
+
+
+def wrong_words_alone(logits, labels, smoothing):
+    answer = gradient(logits, labels, smoothing)
+    answer[at(labels)] += smoothing / logits.size(-1)
     return answer
 
 
-def unshifted(logits, right, smoothing):
+def among_the_others(logits, labels, smoothing):
+    q = torch.full_like(logits, smoothing / (logits.size(-1) - 1))
+    q[at(labels)] = 1 - smoothing
+    return logits.softmax(dim=-1) - q
+
+
+def every_label(logits, labels, smoothing):
+    answer = logits.softmax(dim=-1) - smoothing / logits.size(-1)
+    answer[:, labels] -= 1 - smoothing
+    return answer
+
+
+def unshifted(logits, labels, smoothing):
     powers = logits.exp()
-    return powers / powers.sum() - target(logits, right, smoothing)
+    return powers / powers.sum(-1, keepdim=True) - target(logits, labels, smoothing)
 
 
-def for_five_words(logits, right, smoothing):
+def unshifted_by_math(logits, labels, smoothing):
+    powers = torch.tensor([[math.exp(z) for z in row] for row in logits.tolist()])
+    return powers / powers.sum(-1, keepdim=True) - target(logits, labels, smoothing)
+
+
+def for_five_words(logits, labels, smoothing):
     wanted = torch.full_like(logits, smoothing / 5)
-    wanted[right] += 1 - smoothing
+    wanted[at(labels)] += 1 - smoothing
     return logits.softmax(dim=-1) - wanted
+
+
+def for_three_rows(logits, labels, smoothing):
+    answer = logits.softmax(dim=-1) - smoothing / logits.size(-1)
+    answer[[0, 1, 2], labels] -= 1 - smoothing
+    return answer
+
+
+def not_rescaled(parts):
+    top, total = torch.tensor(-torch.inf), 0.0
+    for part in parts:
+        top = torch.maximum(top, part.max())
+        total += (part - top).exp().sum()
+    return top + total.log()
+
+
+def not_rescaled_by_logit(parts):
+    top, total = -math.inf, 0.0
+    for part in parts:
+        for z in part.tolist():
+            top = max(top, z)
+            total += math.exp(z - top)
+    return top + math.log(total)
+
+
+def inverted(parts):
+    top, total = parts[0].max(), torch.zeros(())
+    for part in parts:
+        old, top = top, torch.maximum(top, part.max())
+        total = total * (top - old).exp() + (part - top).exp().sum()
+    return top + total.log()
+
+
+def rescaled(parts):
+    top, total = -math.inf, 0.0
+    for part in parts:
+        old, top = top, max(top, float(part.max()))
+        total *= math.exp(old - top)
+        total += sum(math.exp(z - top) for z in part.tolist())
+    return top + math.log(total)
+
+
+def overflowing_by_math(parts):
+    return math.log(sum(math.exp(z) for part in parts for z in part.tolist()))
+
+
+def underflowing_by_math(parts):
+    top = max(0.0, max(float(part.max()) for part in parts))
+    powers = (math.exp(z - top) for part in parts for z in part.tolist())
+    return top + math.log(sum(powers))
 
 
 def by_the_first(parts):
@@ -95,8 +183,10 @@ def underflowing(parts):
         (check_logits, 25_000 * 37_000 * 4 / 1e9),
         (check_gradient, gradient),
         (check_gradient, by_autograd),
+        (check_gradient, by_loop),
         (check_pieces, pieces),
         (check_pieces, joined),
+        (check_pieces, rescaled),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -110,7 +200,8 @@ def test_model_solutions_are_right(check, answer):
         (check_logits, 25_000 * 37_000 * 4 / 2**30, "2³⁰"),
         (check_logits, 29.6, "in bits"),
         (check_logits, 1.85, "half precision"),
-        (check_logits, 7.4, "double precision"),
+        (check_logits, 7.4, "eight bytes for a number"),
+        (check_logits, 7.4, "count the softmax"),
         (check_logits, 3700, "megabytes"),
         (check_logits, 11.1, "once"),
         (check_logits, 100, "Not 100"),
@@ -135,9 +226,21 @@ def test_model_solutions_are_right(check, answer):
             lambda z, w, e: z.softmax(dim=-1) + target(z, w, e),
             "added q",
         ),
-        (check_gradient, lambda z, w, e: gradient(z, w, e)[w], "shape is ()"),
+        (check_gradient, lambda z, w, e: gradient(z, w, e)[at(w)], "shape is (3,)"),
+        (check_gradient, among_the_others, "among the V - 1 wrong words"),
+        (check_gradient, by_rows, "by the number of rows"),
+        (check_gradient, every_label, "labels of all rows"),
+        (check_gradient, of_the_mean, "mean over the rows"),
+        (check_gradient, lambda z, w, e: gradient(z, w, e).sum(0), "rows are added up"),
+        (
+            check_gradient,
+            lambda z, w, e: z.softmax(0) - target(z, w, e),
+            "runs over the rows",
+        ),
         (check_gradient, unshifted, "with 200 the exponential overflows"),
-        (check_gradient, for_five_words, "not for eight"),
+        (check_gradient, unshifted_by_math, "with 200 the exponential overflows"),
+        (check_gradient, for_five_words, "two rows and eight words"),
+        (check_gradient, for_three_rows, "two rows and eight words"),
         (
             check_pieces,
             lambda parts: sum(p.logsumexp(-1) for p in parts),
@@ -164,8 +267,14 @@ def test_model_solutions_are_right(check, answer):
             "overflows",
         ),
         (check_pieces, by_the_first, "A later piece may hold the largest"),
-        (check_pieces, lambda parts: [p.logsumexp(-1) for p in parts], "shape is (2,)"),
+        (check_pieces, lambda parts: [p.logsumexp(-1) for p in parts], "shape is (3,)"),
         (check_pieces, underflowing, "below zero"),
+        (check_pieces, overflowing_by_math, "with 900 the exponential overflows"),
+        (check_pieces, underflowing_by_math, "below zero"),
+        (check_pieces, lambda parts: max(p.logsumexp(0) for p in parts), "largest of"),
+        (check_pieces, not_rescaled, "rescale the sum so far"),
+        (check_pieces, not_rescaled_by_logit, "rescale the sum so far"),
+        (check_pieces, inverted, "factor is inverted"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):

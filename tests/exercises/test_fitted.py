@@ -166,9 +166,9 @@ def hidden_by(number):
     return similar
 
 
-def two_layers(cross, layers):
-    own = torch.eye(layers[0].size(-1))
-    return cross @ (layers[1] + own) @ (layers[0] + own) / 4
+def two_layers(cross, layers, own):
+    low, high = (own * torch.eye(5) + (1 - own) * layer for layer in layers[:2])
+    return cross @ high @ low
 
 
 def code_row():

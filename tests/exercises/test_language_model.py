@@ -44,6 +44,21 @@ def seen_only(text, first, second, size):
     return bigram(text, first, second, size) if counts[second] else 1e-9
 
 
+def per_follower(text, first, second, size):
+    """δ is subtracted, and δ / c(h) is added: k(h) and the vocabulary are missing."""
+    counts = followers(text, first)
+    return (max(counts[second] - 0.75, 0) + 0.75) / counts.total()
+
+
+def unseen_only(text, first, second, size, shared_by_unseen=True):
+    """What is subtracted goes to the pairs that never occurred."""
+    counts = followers(text, first)
+    if counts[second]:
+        return (counts[second] - 0.75) / counts.total()
+    others = size - len(counts) if shared_by_unseen else size
+    return 0.75 * len(counts) / others / counts.total()
+
+
 def counted(text, first, second, size):
     total = sum(text.count(first + each) for each in {*text})
     kept = max(text.count(first + second) - 0.75, 0)
@@ -58,6 +73,10 @@ def stripe(weights, period, shift=1, start=0, end=0):
 
 def diagonal(weights, period):
     return weights[:, period:].diagonal(1, dim1=1, dim2=2)[:, :period].mean(dim=-1)
+
+
+def of_the_chapter(weights, period):
+    return weights[:, 16:].diagonal(1, dim1=1, dim2=2).mean(dim=-1)
 
 
 def fixed(weights):
@@ -92,6 +111,8 @@ def square(prefix, length):
         (check_perplexity, lambda z, w: 2 ** (surprise(z, w).mean() / math.log(2))),
         (check_vocabularies, 250 * math.log2(300) / 1000),
         (check_vocabularies, torch.tensor(2.06)),
+        (check_vocabularies, 2.07),
+        (check_vocabularies, 2.1),
         (check_bigram, bigram),
         (check_bigram, lambda *a: torch.tensor(bigram(*a))),
         (check_induction, stripe),
@@ -146,6 +167,7 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_vocabularies, math.log2(300), "a token has four"),
         (check_vocabularies, math.log2(5), "first model"),
+        (check_vocabularies, 2.3, "first model"),
         (check_vocabularies, math.log(300) / 4, "nats"),
         (check_vocabularies, math.log2(300 / 4), "divide its logarithm"),
         (check_vocabularies, 75, "logarithm first"),
@@ -155,6 +177,13 @@ def test_model_solutions_are_right(check, answer):
         (check_bigram, counted, "str.count skips overlapping pairs"),
         (check_bigram, lambda *a: bigram(*a, delta=0), "relative frequency"),
         (check_bigram, lambda *a: bigram(*a, lower=0), "did not redistribute"),
+        (check_bigram, per_follower, "brings it back"),
+        (check_bigram, unseen_only, "unseen pairs alone"),
+        (
+            check_bigram,
+            lambda *a: unseen_only(*a, shared_by_unseen=False),
+            "unseen pairs alone",
+        ),
         (check_bigram, lambda *a: bigram(*a, kinds=1), "not only one"),
         (
             check_bigram,
@@ -219,6 +248,12 @@ def test_model_solutions_are_right(check, answer):
         (check_induction, lambda w, n: stripe(w, n).mean(), "one score for each head"),
         (check_induction, lambda w, n: stripe(w.mT, n), "Queries and keys are swapped"),
         (check_induction, lambda w, n: fixed(w), "fails"),
+        (check_induction, of_the_chapter, "use `period`"),
+        (
+            check_induction,
+            lambda w, n: w.diagonal(-15, dim1=1, dim2=2).mean(dim=-1),
+            "use `period`",
+        ),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,32 @@ def without_abs(model, ids):
 
 def turned_round(model, ids):
     return largest(model, ids, lambda change: -change) > 1e-5
+
+
+def summed(model, ids):
+    return largest(model, ids, torch.sum) > 1e-6
+
+
+def averaged(model, ids):
+    return largest(model, ids, torch.mean) > 1e-6
+
+
+def all_at_once(model, ids):
+    changed = (ids + 1) % 10
+    changed[:, 0] = ids[:, 0]
+    return ((model(changed) - model(ids))[:, 0].abs() > 1e-5).any()
+
+
+generator = torch.Generator().manual_seed(1)
+
+
+def at_random(model, ids):
+    for j in range(1, ids.size(1)):
+        changed = ids.clone()
+        changed[:, j] = torch.randint(10, (1,), generator=generator)
+        if (model(changed) - model(ids))[:, :j].abs().max() > 1e-5:
+            return True
+    return False
 
 
 def tolerant(model, ids):
@@ -101,6 +128,9 @@ def layers_needed(length, window):
         ),
         (check_detector, (sees_future,)),
         (check_detector, (prefixes,)),
+        (check_detector, (lambda m, i: torch.tensor([prefixes(m, i)]),)),
+        (check_detector, (lambda m, i: np.bool_(prefixes(m, i)),)),
+        (check_detector, (lambda m, i: int(prefixes(m, i)),)),
         (check_window, (window_mask,)),
         (check_layers, (layers_needed,)),
     ],
@@ -117,8 +147,10 @@ WRONG = [
     (check_window, lambda n, w: window_mask(n, w).float(), "should be boolean, of"),
     (check_window, lambda n, w: window_mask(n, 1), "draw the rows"),
     (check_layers, lambda n, w: -(-n // w), "includes the position itself"),
-    (check_layers, lambda n, w: 3, "includes the position itself"),
-    (check_layers, lambda n, w: 7, "Measured for"),
+    (check_layers, lambda n, w: 7, "includes the position itself"),
+    (check_layers, lambda n, w: max(0, -(-(n - w) // (w - 1))), "One layer too few"),
+    (check_layers, lambda n, w: float(layers_needed(n, w) + 2), "10 layers, not 12."),
+    (check_layers, lambda n, w: 6, "Measured for"),
     (check_both, lambda ids, pad: ~(words(ids, pad) & triangle(ids)), "Inverted"),
     (check_both, lambda ids, pad: words(ids, pad) | triangle(ids), "the masks with or"),
     (check_both, lambda ids, pad: words(ids, pad) & triangle(ids).T, "upper one"),
@@ -164,6 +196,13 @@ WRONG = [
     (check_detector, lambda m, i: sees_future(m, i, tokens=range(2, 8)), "second"),
     (check_detector, without_abs, "smaller"),
     (check_detector, turned_round, "larger"),
+    (check_detector, summed, "smaller"),
+    (check_detector, averaged, "smaller"),
+    (check_detector, all_at_once, "compare all outputs before it"),
+    (check_detector, at_random, "to a different one"),
+    (check_detector, lambda m, i: [sees_future(m, i)], "True or False, not a list"),
+    (check_detector, lambda m, i: str(sees_future(m, i)), "without quotes"),
+    (check_detector, lambda m, i: 5, "True or False, not 5"),
     (check_detector, tolerant, "A small leak"),
     (check_detector, with_the_changed_one, "honest causal model"),
     (check_detector, two_before, "off by one"),
@@ -171,7 +210,7 @@ WRONG = [
     (check_detector, only_the_neighbour, "last token to the first"),
     (check_detector, lambda model, ids: False, "without any mask"),
     (check_detector, in_place, "changed `ids` in place"),
-    (check_detector, lambda model, ids: model(ids), "not what is asked for"),
+    (check_detector, lambda model, ids: model(ids), "not a tensor of shape"),
 ]
 
 

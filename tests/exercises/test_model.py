@@ -27,6 +27,11 @@ def count(tables=1, bias=1, attentions=1, norms=2, last=1, positions=1, layers=N
     return answer
 
 
+def attention_without_biases(vocab_size, d_model, d_ff, num_layers, max_length):
+    sizes = vocab_size, d_model, d_ff, num_layers, max_length
+    return count()(*sizes) - num_layers * 4 * d_model
+
+
 def cost(**changed):
     right = {
         "num_heads=16": 0,
@@ -95,7 +100,8 @@ RIGHT = [
 WRONG = [
     (check_count, count(bias=0), "biases"),
     (check_count, count(norms=0, last=0), "norms are missing"),
-    (check_count, count(norms=0), "norms of the layers"),
+    (check_count, count(norms=0), "or the two norms"),
+    (check_count, attention_without_biases, "biases of the query, key, value"),
     (check_count, count(last=0), "end of the stack"),
     (check_count, count(attentions=2, norms=3), "nothing to read"),
     (check_count, count(attentions=2), "without a source there is one"),
@@ -136,6 +142,9 @@ WRONG = [
     (check_detector, lambda model: False, "no fault"),
     (check_detector, lambda model: True, "right model faulty"),
     (check_detector, exact, "with a tolerance"),
+    (check_detector, exact, "atol=1e-8, is too strict"),
+    (check_detector, lambda model: [detector()(model)], "True or False, not a list"),
+    (check_detector, lambda model: str(detector()(model)), "without quotes"),
     (check_detector, lambda model: not detector()(model), "wrong way"),
     (check_detector, detector(memory_only), "cross-attention"),
     (

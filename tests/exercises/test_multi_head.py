@@ -74,10 +74,15 @@ WRONG = [
     (check_question, torch.zeros(4, 4), "rows"),
     (check_question, asking((1, 2)), "swapped"),
     (check_question, asking((2, 1), strength=-12.0), "sign"),
-    (check_question, asking((2, 1), strength=3.0), "larger"),
+    (check_question, asking((2, 1), strength=3.0), "in the right place"),
+    (
+        check_question,
+        asking((0, 1), (1, 1), (2, 1), (3, 1), strength=6.0),
+        "other words have a query as well",
+    ),
     (check_question, asking((2, 1), strength=-1.0), "sign"),
     (check_question, asking((2, 0), (2, 1)), "other kinds"),
-    (check_question, asking((2, 1), strength=0.0), "other kinds"),
+    (check_question, asking((2, 1), strength=0.0), "All entries are 0"),
     (check_question, asking((2, 0)), "does not attend to the action"),
     (check_question, asking((0, 1), (2, 1)), "Other words"),
     (
@@ -126,6 +131,16 @@ WRONG = [
         "keys are swapped",
     ),
     (check_sizes, lambda x, q, k, v, o: x, "compare one head"),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: joined(mixed(x, q, k, v).flip(0)) @ o,
+        "reverse order",
+    ),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: x + joined(mixed(x, q, k, v)) @ o,
+        "You added x",
+    ),
 ]
 
 

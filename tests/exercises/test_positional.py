@@ -91,6 +91,22 @@ def from_ends(encode, chunks):
     return results
 
 
+def each_word(encode, chunks):
+    results, start = [], 0
+    for chunk in chunks:
+        words = chunk.split(1, dim=1)
+        parts = [encode(word, start=start + i) for i, word in enumerate(words)]
+        results.append(torch.cat(parts, dim=1))
+        start += chunk.size(1)
+    return results
+
+
+def by_hand(encode, chunks):
+    text = torch.cat(chunks, 1)
+    text = text + sinusoids(text.size(1), text.size(2))
+    return text.split([chunk.size(1) for chunk in chunks], 1)
+
+
 def turns(fastest, slowest):
     return {"fastest": fastest, "slowest": slowest}
 
@@ -107,6 +123,7 @@ RIGHT = [
     (check_ahead, lambda d: 64 * rotation(2, d)),
     (check_ahead, lambda d: 100 * rotation(2, d).double()),
     (check_start, chunked()),
+    (check_start, each_word),
 ]
 
 WRONG = [
@@ -154,7 +171,9 @@ WRONG = [
     (check_start, chunked(first=1), "One too far"),
     (check_start, chunked(first=-1), "One too few"),
     (check_start, chunked(first=5), "Some words"),
-    (check_start, at_once, "from 1 calls"),
+    (check_start, at_once, "called 1 of 5 times"),
+    (check_start, by_hand, "never called"),
+    (check_ahead, lambda d: 64 * rotation(2, 64), "64, not for 32. The shape"),
     (check_start, lambda encode, chunks: torch.cat(chunks, 1), "list"),
     (check_start, lambda encode, chunks: chunks, "as it went in"),
     (check_start, lambda encode, chunks: [c[:, :1] for c in chunks], "shape"),

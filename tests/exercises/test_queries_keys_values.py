@@ -38,12 +38,50 @@ def renormalised(x, q, k, v):
     return kept / kept.sum(dim=-1, keepdim=True) @ (x @ v)
 
 
+def exponentials(x, w_query, w_key, w_value):
+    """Exact, without softmax."""
+    raised = ((x @ w_query) @ (x @ w_key).T).exp() * ~diagonal(x)
+    return raised @ (x @ w_value) / raised.sum(dim=1, keepdim=True)
+
+
+def word_by_word(x, w_query, w_key, w_value):
+    queries, keys, values = x @ w_query, x @ w_key, x @ w_value
+    rows = []
+    for i in range(len(x)):
+        top, sum_ = torch.zeros(values.size(1)), torch.tensor(0.0)
+        for j in range(len(x)):
+            if j != i:
+                raised = torch.exp(queries[i] @ keys[j])
+                top, sum_ = top + raised * values[j], sum_ + raised
+        rows.append(top / sum_)
+    return torch.stack(rows)
+
+
+def guarded(x, w_query, w_key, w_value):
+    raised = ((x @ w_query) @ (x @ w_key).T).exp() * ~diagonal(x)
+    return raised @ (x @ w_value) / (raised.sum(dim=1, keepdim=True) + 1e-9)
+
+
+def zero_times_infinity(x, w_query, w_key, w_value):
+    scores = (x @ w_query) @ (x @ w_key).T - torch.inf * torch.eye(len(x))
+    return scores.softmax(dim=-1) @ (x @ w_value)
+
+
+def five_words(x, w_query, w_key, w_value):
+    scores = (x @ w_query) @ (x @ w_key).T
+    scores = scores.masked_fill(torch.eye(5).bool(), -torch.inf)
+    return scores.softmax(dim=-1) @ (x @ w_value)
+
+
 RIGHT = [
     (check_loud_key, [0.0, 9.0]),
     (check_loud_key, torch.tensor([-1.0, 8.0])),
     (check_place_row, [0, 0, 0, 4]),
     (check_place_row, torch.tensor([-1.0, -1.0, 0.0, 4.0])),
     (check_attend_others, others()),
+    (check_attend_others, others(fill=-1e9)),
+    (check_attend_others, exponentials),
+    (check_attend_others, word_by_word),
 ]
 
 WRONG = [
@@ -71,6 +109,10 @@ WRONG = [
     (check_place_row, [4.0], "four numbers"),
     (check_attend_others, others(fill=0.0), "e⁰"),
     (check_attend_others, others(fill=-30.0), "low enough"),
+    (check_attend_others, others(fill=-99.0), "low enough"),
+    (check_attend_others, guarded, "added to the sum"),
+    (check_attend_others, zero_times_infinity, "0 multiplied by ∞"),
+    (check_attend_others, five_words, "use len(x)"),
     (check_attend_others, others(scale=2.0), "√d_k"),
     (check_attend_others, others(dim=0), "columns"),
     (check_attend_others, lambda x, q, k, v: weights(x, q, k) @ x @ v, "itself"),

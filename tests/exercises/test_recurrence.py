@@ -8,8 +8,8 @@ import torch
 from bookkit.checks.recurrence import check_additive, check_gate, check_gradient
 
 RIGHT = [
-    (check_additive, lambda s, m, w, u, v: torch.tanh(s @ w + m @ u) @ v),
-    (check_additive, lambda s, m, w, u, v: ((m @ u + s @ w).tanh() * v).sum(-1)),
+    (check_additive, lambda s, m, a, b, v: torch.tanh(s @ a + m @ b) @ v),
+    (check_additive, lambda s, m, a, b, v: ((m @ b + s @ a).tanh() * v).sum(-1)),
     (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).prod()),
     (check_gradient, lambda h, u: math.prod(u * (1 - x * x) for x in h[1:].tolist())),
     (check_gate, 4.97),
@@ -18,26 +18,31 @@ RIGHT = [
 ]
 
 WRONG = [
-    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u) @ v, "tanh is missing"),
-    (check_additive, lambda s, m, w, u, v: (m @ u).tanh() @ v, "plays no part"),
+    (check_additive, lambda s, m, a, b, v: (s @ a + m @ b) @ v, "tanh is missing"),
+    (check_additive, lambda s, m, a, b, v: (m @ b).tanh() @ v, "plays no part"),
     (
         check_additive,
-        lambda s, m, w, u, v: ((s @ w).tanh() + (m @ u).tanh()) @ v,
+        lambda s, m, a, b, v: ((s @ a).tanh() + (m @ b).tanh()) @ v,
         "one tanh around the sum",
     ),
-    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh(), "before v"),
-    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh().sum(-1), "by v"),
+    (check_additive, lambda s, m, a, b, v: (s @ a + m @ b).tanh(), "before v"),
+    (check_additive, lambda s, m, a, b, v: (s @ a + m @ b).tanh().sum(-1), "by v"),
     (
         check_additive,
-        lambda s, m, w, u, v: ((s @ w + m @ u).tanh() @ v).softmax(0),
+        lambda s, m, a, b, v: ((s @ a + m @ b).tanh() @ v).softmax(0),
         "before the softmax",
     ),
-    (check_additive, lambda s, m, w, u, v: (s @ w * (m @ u)) @ v, "adds them"),
-    (check_additive, lambda s, m, w, u, v: ((s @ w + m @ u) @ v).tanh(), "not after"),
-    (check_additive, lambda s, m, w, u, v: s @ m, "raised RuntimeError"),
-    (check_additive, lambda s, m, w, u, v: torch.tanh(w @ s + m @ u) @ v, "sizes"),
-    (check_additive, lambda s, m, w, u, v: (s @ w + m @ u).tanh() * v, "did not add"),
+    (check_additive, lambda s, m, a, b, v: (s @ a * (m @ b)) @ v, "adds them"),
+    (check_additive, lambda s, m, a, b, v: ((s @ a + m @ b) @ v).tanh(), "not after"),
+    (check_additive, lambda s, m, a, b, v: s @ m, "raised RuntimeError"),
+    (check_additive, lambda s, m, a, b, v: torch.tanh(a @ s + m @ b) @ v, "sizes"),
+    (check_additive, lambda s, m, a, b, v: (s @ a + m @ b).tanh() * v, "did not add"),
     (check_gradient, lambda h, u: (u * (1 - h**2)).prod(), "One factor too many"),
+    (
+        check_gradient,
+        lambda h, u: (1 - h[0] ** 2) * (u * (1 - h[1:] ** 2)).prod(),
+        "by the first word",
+    ),
     (check_gradient, lambda h, u: (u * (1 - h[:-1] ** 2)).prod(), "last one does"),
     (check_gradient, lambda h, u: (1 - h[1:] ** 2).prod(), "by u as well"),
     (check_gradient, lambda h, u: u ** (len(h) - 1), "slope of tanh as well"),

@@ -1,15 +1,17 @@
 """Chapter 19's exercises: right answers pass, likely wrong ones are named."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from bookkit.checks.since import check_cache, check_centred, check_neighbours
 
-RIGHT = 16 * 2**30 / (2 * 32 * 8 * 128 * 2)
+RIGHT = 24 * 2**30 / (2 * 32 * 8 * 128 * 2)
 
 
-@pytest.mark.parametrize("answer", [RIGHT, 131072, torch.tensor(131_000.0)])
+@pytest.mark.parametrize("answer", [RIGHT, 196608, torch.tensor(197_000.0)])
 def test_the_cache_is_counted(answer):
     assert check_cache(answer).ok
 
@@ -95,7 +97,11 @@ def in_its_place(linear):
     return linear
 
 
-@pytest.mark.parametrize("answer", [centred(), in_its_place])
+def in_a_copy(linear):
+    return in_its_place(copy.deepcopy(linear))
+
+
+@pytest.mark.parametrize("answer", [centred(), in_a_copy])
 def test_a_centred_map(answer):
     assert check_centred(answer).ok
 
@@ -103,11 +109,16 @@ def test_a_centred_map(answer):
 @pytest.mark.parametrize(
     ("check", "answer", "said"),
     [
-        (check_cache, 2 * RIGHT, "Both keys and values"),
+        (check_cache, 2 * 32 * 8 * 128 * 2, "bytes of one token"),
+        (check_cache, 2 * RIGHT, "A factor of 2 is missing: both keys and values"),
+        (check_cache, 2 * RIGHT, "takes 2 bytes"),
+        (check_cache, 4 * RIGHT, "Two factors of 2"),
         (check_cache, RIGHT / 4, "query heads"),
         (check_cache, 32 * RIGHT, "Every layer"),
         (check_cache, 8 * RIGHT, "There are 8 sets"),
-        (check_cache, 16e9 / 131072, "A GiB is 2³⁰"),
+        (check_cache, 8 * RIGHT, "memory in bits"),
+        (check_cache, 16 * RIGHT, "an eighth of one"),
+        (check_cache, 24e9 / 131072, "A GiB is 2³⁰"),
         (check_cache, RIGHT / 8, "its bits"),
         (check_cache, RIGHT / 2, "not 4"),
         (check_cache, 7, "bytes per token"),
@@ -129,6 +140,7 @@ def test_a_centred_map(answer):
         ),
         (check_neighbours, lambda x, p: rotate(x, p, shift=1), "too far"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=3), "wrong angle"),
+        (check_neighbours, lambda x, p: rotate(x, p).flip(1), "wrong columns"),
         (check_neighbours, lambda x, p: 2 * x, "length"),
         (check_neighbours, lambda x, p: x, "Nothing is rotated"),
         (check_neighbours, in_place, "after its rotation"),
@@ -143,6 +155,7 @@ def test_a_centred_map(answer):
         (check_centred, centred(dim=1), "over the inputs"),
         (check_centred, centred(dim=(0, 1)), "whole matrix"),
         (check_centred, lambda linear: linear, "as before"),
+        (check_centred, in_its_place, "changed the weights of `linear` itself"),
         (check_centred, of_sizes, "not from 4 to 7"),
         (check_centred, lambda linear: 3, "Give back"),
     ],

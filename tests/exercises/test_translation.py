@@ -237,6 +237,8 @@ def test_unanswered(check):
             "no bonus",
         ),
         (check_corpus, lambda h, r: bleu(h, r) / 100, "times 100"),
+        (check_corpus, lambda h, r: round(bleu(h, r), 1), "but rounded"),
+        (check_corpus, lambda h, r: round(bleu(h, r)), "but rounded"),
         (check_corpus, lambda h, r: 50.0, "got 50.00"),
         (check_corpus, lambda h, r: (1, 2), "a BLEU, one number"),
     ],

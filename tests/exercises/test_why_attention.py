@@ -26,13 +26,20 @@ def forgetful(inputs, w, u):
     return torch.tanh(inputs[-1] @ w)
 
 
+def three_numbers(inputs, w, u):
+    state = torch.zeros(3)
+    for x in inputs:
+        state = torch.tanh(x @ w + state @ u)
+    return state
+
+
 RIGHT = [
     (check_last_state, read),
     (check_context, lambda scores, memory: scores.softmax(0) @ memory),
     (check_context, lambda s, m: (s.softmax(0)[:, None] * m).sum(0)),
-    (check_layers, 16),
-    (check_layers, 16.0),
-    (check_layers, torch.tensor(16)),
+    (check_layers, 20),
+    (check_layers, 20.0),
+    (check_layers, torch.tensor(20)),
     (check_cost, 1024),
     (check_cost, 2 * 512.0),
 ]
@@ -50,6 +57,7 @@ WRONG = [
     (check_last_state, lambda x, w, u: [0.0, 0.0, 0.0], "a tensor, not a list"),
     (check_last_state, lambda x, w, u: read(x, w, u)[None], "axis of size 1"),
     (check_last_state, lambda x, w, u: read(x, w, torch.eye(3)), "U is missing"),
+    (check_last_state, three_numbers, "not for one of two"),
     (check_context, lambda s, m: s.softmax(0), "Those are the weights"),
     (check_context, lambda s, m: s @ m, "no softmax"),
     (check_context, lambda s, m: s.exp() @ m, "divide by their sum"),
@@ -59,16 +67,16 @@ WRONG = [
     (check_context, lambda s, m: (s.softmax(0)[:, None] * m).mean(0), "their sum"),
     (check_context, lambda s, m: s.softmax(0)[:, None] * m, "did not add"),
     (check_context, lambda s, m: (-s).softmax(0) @ m, "minus"),
-    (check_layers, 8, "only two of them backwards"),
-    (check_layers, 7, "divide by the width"),
-    (check_layers, 32, "width 3"),
+    (check_layers, 10, "only two of them backwards"),
+    (check_layers, 9, "divide by the width"),
+    (check_layers, 40, "width 3"),
     (check_layers, 1, "attention"),
     (check_layers, 100, "How many words further"),
-    (check_layers, 16.5, "32 steps, not 33"),
-    (check_layers, 33 / 5, "divide by the width"),
-    (check_layers, 33 / 4, "only two of them backwards"),
-    (check_layers, "16", "without quotes"),
-    (check_layers, 15, "words 3 to 33"),
+    (check_layers, 20.5, "40 steps, not 41"),
+    (check_layers, 41 / 5, "divide by the width"),
+    (check_layers, 41 / 4, "only two of them backwards"),
+    (check_layers, "20", "without quotes"),
+    (check_layers, 19, "words 3 to 41"),
     (check_cost, 2, "in units of d"),
     (check_cost, 512, "the paper's"),
     (check_cost, 2048, "four matrices"),
@@ -80,7 +88,7 @@ WRONG = [
     (check_cost, 0, "no words"),
     (check_cost, -512, "positive"),
     (check_cost, 7, "Set 2n²d"),
-    (check_layers, lambda: 16, "not a function"),
+    (check_layers, lambda: 20, "not a function"),
     (check_context, lambda s, m: m @ s.softmax(0), "want transposing"),
     (check_context, lambda s, m: (s.softmax(0) @ m).item(), "raised"),
 ]
