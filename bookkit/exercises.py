@@ -187,7 +187,7 @@ _HINTS = {
     "one, such as torch.zeros(3).",
     "more than one value is ambiguous": "`and`, `or` and `not` need a single truth "
     "value: `&`, `|` and `~` work entry by entry.",
-    "must be Tensor, not": "It takes a tensor: torch.tensor(…) makes one of a number.",
+    "must be Tensor, not": "It takes a tensor, which torch.tensor(…) makes.",
     "bitwise_and": "`&` needs booleans on both sides: dtype=torch.bool makes them.",
 }
 

@@ -116,6 +116,8 @@ def check_followed(
         "`own`.": cross @ layers[1] @ layers[0],
         "The rows sum to more than one: what a position attends to counts with the "
         "share 1 - own.": cross @ (layers[1] + own * same) @ (layers[0] + own * same),
+        "The rows sum to two: a position counts with the share `own`, and what it "
+        "attends to with 1 - own.": cross @ (layers[1] + same) @ (layers[0] + same),
         "You counted a position half as itself: use `own`.": (
             cross @ mixed(layers[1], 0.5) @ mixed(layers[0], 0.5)
         ),

@@ -125,7 +125,8 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         "hypotheses compete.": [
             (first, token) for token in logs[first].topk(3).indices.tolist()
         ],
-        "You added a probability to a log-probability: add logarithms.": best(
+        "You added a probability to a log-probability, or let a token continue one "
+        "hypothesis alone: add logarithms, and compare all pairs.": best(
             totals[:, None] + probabilities
         ),
         "You added probabilities. They multiply, and their logarithms add.": best(

@@ -165,8 +165,8 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
         except RuntimeError as error:
             if "size of tensor a (5)" in str(error):
                 return wrong(
-                    "The memory stands where x should in the sum: call "
-                    "`residual(x, …)`, so that x is added to the result of attention."
+                    "One side of the sum has a row for each word of the memory: call "
+                    "`residual(x, …)`, and make the queries from x."
                 )
             if "size of tensor" in str(error):
                 return wrong(

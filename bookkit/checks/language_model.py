@@ -181,13 +181,21 @@ def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
         math.isclose(found, value, abs_tol=1e-6)
         for value in (count / total, max(count - 0.75, 0) / total)
     ):  # what an unseen pair gets tells apart what these are
-        unseen = number(bigram(text, "n", "b", size))
-        if math.isclose(found, count / total, abs_tol=1e-6) and unseen > 0:
+        try:
+            unseen = number(bigram(text, "n", "b", size))
+        except (KeyError, ZeroDivisionError):
+            unseen = 0.0
+        if math.isclose(found, count / total, abs_tol=1e-6) and math.isclose(
+            unseen, 0.75 / total, abs_tol=1e-6
+        ):
             return wrong(
                 "You subtracted δ, but for `a` after `n` you added δ / c(h), which "
                 "brings it back: add δ · k(h) / (vocab_size · c(h)) to every pair."
             )
-        if unseen > 0:
+        spread = (0.75 * kinds / (total * each) for each in (size, size - kinds))
+        if found < count / total and any(
+            math.isclose(unseen, each, abs_tol=1e-6) for each in spread
+        ):
             return wrong(
                 "You gave what was subtracted to unseen pairs alone. Seen pairs get "
                 "their part of it, too: interpolate, and add δ · k(h) / (vocab_size "
@@ -292,8 +300,8 @@ def check_induction(induction_scores: Callable[[Tensor, int], Any]) -> Verdict:
     answer = induction_scores(weights.clone(), period)
     if not near(answer, expected):
         on_nan = (
-            "Some entries are NaN: the mean of no entries is. 16 was the chapter's "
-            "period: use `period`."
+            "Some entries are NaN, as the mean of no entries is. Which positions did "
+            "you take? The second half begins at `period`: 16 was the chapter's."
         )
         return wrong(explain(answer, expected, mistakes, on_nan))
     other = weights[:2, :6, :6].clone()

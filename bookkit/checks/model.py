@@ -54,7 +54,8 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
         "The biases are missing: a map from n to m has nm weights and m biases.": (
             lambda c: _count(*c, bias=0)
         ),
-        "The layer norms are missing: each has a scale and a shift for each feature.": (
+        "The layer norms are missing, each with a scale and a shift for each feature; "
+        "or the biases of attention and the last norm.": (
             lambda c: _count(*c, norms=0, last=0)
         ),
         "The norm at the end of the stack is missing: pre-norm needs one more.": (

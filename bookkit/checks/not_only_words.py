@@ -111,8 +111,8 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
         wanted = "the indices: a list, a range or a tensor"
         if _are_windows(answer):
             return wrong(
-                "Give one index for each window, the one at which it starts, not the "
-                "windows themselves."
+                "Give one index for each window, the one at which it starts, in one "
+                "series: not the windows themselves, nor what `where` returns."
             )
         given = list(numbers(answer, wanted))
         if len(given) > 2 and set(given) <= {0, 1}:
@@ -156,7 +156,7 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
         if found[-1] == last or (step > 1 and found == list(range(0, last + 1, step))):
             return wrong(
                 f"There are gaps: with a cut at {cut} a window may start at every "
-                f"index from 0 to {last}, because windows may overlap."
+                f"index from 0 to {last}, and all of them are wanted."
             )
         return wrong(f"With a cut at {cut} the last start should be {last}.")
     return right(

@@ -165,9 +165,10 @@ def _ahead(d_model: int, weight: Tensor) -> Verdict:
         )
     most = max(shares, key=lambda k: shares[k])
     if most == 2:
+        least = weights.diagonal(2).min()
         return wrong(
-            f"It attends two words ahead, but with only {shares[2]:.3f} of its weight: "
-            "the scores need a larger factor."
+            f"It attends two words ahead, but a word with only {least:.3f} of its "
+            "weight: the scores need a larger factor."
         )
     if shares[most] < 0.5:
         return wrong(

@@ -87,7 +87,11 @@ WRONG = [
     (check_look_at, lambda r, a, x, m: a(x, m, m), "no residual"),
     (check_look_at, lambda r, a, x, m: r(x, a), "a function of one"),
     (check_look_at, lambda r, a, x, m: r(x, lambda y: a(y)), "got one argument"),
-    (check_look_at, lambda r, a, x, m: r(m, lambda y: a(x, y, y)), "where x should"),
+    (
+        check_look_at,
+        lambda r, a, x, m: r(m, lambda y: a(x, y, y)),
+        "One side of the sum",
+    ),
     (check_look_at, by_hand, "written by hand"),
     (
         check_look_at,

@@ -248,11 +248,11 @@ def test_model_solutions_are_right(check, answer):
         (check_induction, lambda w, n: stripe(w, n).mean(), "one score for each head"),
         (check_induction, lambda w, n: stripe(w.mT, n), "Queries and keys are swapped"),
         (check_induction, lambda w, n: fixed(w), "fails"),
-        (check_induction, of_the_chapter, "use `period`"),
+        (check_induction, of_the_chapter, "16 was the chapter"),
         (
             check_induction,
             lambda w, n: w.diagonal(-15, dim1=1, dim2=2).mean(dim=-1),
-            "use `period`",
+            "16 was the chapter",
         ),
     ],
 )

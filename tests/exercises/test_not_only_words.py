@@ -142,8 +142,8 @@ def axes(*order):
         (check_starts, lambda n, c, h, f: range(c - h - f + 2), "too many"),
         (check_starts, lambda n, c, h, f: range(c - h - f), "leaves out its end"),
         (check_starts, lambda n, c, h, f: range(1, c - h - f + 1), "count from 0"),
-        (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, f), "overlap"),
-        (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, h), "overlap"),
+        (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, f), "There are gaps"),
+        (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, h), "There are gaps"),
         (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, 5), "from 0 to 145"),
         (check_starts, lambda n, c, h, f: (0, c - h - f), "There are gaps"),
         (

@@ -1,5 +1,7 @@
 """Chapter 03's exercises: the answer is right, likely mistakes are named."""
 
+import math
+
 import pytest
 import torch
 
@@ -57,6 +59,16 @@ def word_by_word(x, w_query, w_key, w_value):
     return torch.stack(rows)
 
 
+def with_math(x, w_query, w_key, w_value):
+    queries, keys, values = x @ w_query, x @ w_key, x @ w_value
+    rows = []
+    for i, query in enumerate(queries):
+        raised = [math.exp(query @ key) * (i != j) for j, key in enumerate(keys)]
+        each = zip(raised, values, strict=True)
+        rows.append(sum(value * (one / sum(raised)) for one, value in each))
+    return torch.stack(rows)
+
+
 def guarded(x, w_query, w_key, w_value):
     raised = ((x @ w_query) @ (x @ w_key).T).exp() * ~diagonal(x)
     return raised @ (x @ w_value) / (raised.sum(dim=1, keepdim=True) + 1e-9)
@@ -82,10 +94,11 @@ RIGHT = [
     (check_attend_others, others(fill=-1e9)),
     (check_attend_others, exponentials),
     (check_attend_others, word_by_word),
+    (check_attend_others, with_math),
 ]
 
 WRONG = [
-    (check_attend_others, renormalised, "cannot be normalised again"),
+    (check_attend_others, renormalised, "rounded to 0 beside it"),
     (check_loud_key, [5, 5], "stretched"),
     (check_loud_key, [4, 2], "but so is the cosine"),
     (check_loud_key, [0, 1], "too short"),
