@@ -71,11 +71,11 @@ def number(answer: Any, wanted: str = "a number") -> float:
     if answer is None or answer is ...:
         raise _UnansweredError
     if isinstance(answer, str | bytes):
-        raise Refused("Type the number itself, without quotes.")
+        raise Refused(f"The answer should be {wanted}, without quotes.")
     if isinstance(answer, Tensor) and answer.numel() != 1:
-        raise Refused(f"One number is wanted, not {_named(answer)}.")
+        raise Refused(f"The answer should be {wanted}, not {_named(answer)}.")
     if callable(answer):
-        raise Refused("A number is wanted, not a function.")
+        raise Refused(f"The answer should be {wanted}, not a function.")
     try:
         value = float(answer.detach() if isinstance(answer, Tensor) else answer)
     except (TypeError, ValueError):
@@ -84,6 +84,14 @@ def number(answer: Any, wanted: str = "a number") -> float:
     if not math.isfinite(value):
         raise Refused(f"The answer should be {wanted}; yours is {value}.")
     return value
+
+
+def truth(answer: Any) -> bool:
+    """The True or False of an answer, or the 0 or 1; anything else is refused."""
+    value = number(answer, "True or False")
+    if value not in (0, 1):
+        raise Refused(f"The answer should be True or False, not {value:g}.")
+    return bool(value)
 
 
 def numbers(answer: Any, wanted: str) -> list[float]:

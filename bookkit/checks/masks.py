@@ -1,18 +1,17 @@
 """Checks for the exercises of chapter 8, Who may look at whom?"""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bookkit.exercises import (
-    Refused,
     Verdict,
     exercise,
     number,
     right,
     tensor,
+    truth,
     wrong,
 )
 
@@ -141,21 +140,6 @@ def _middle(length: int) -> Tensor:
     sees = torch.ones(length, length).tril()
     sees[length // 2 - 1, length // 2] = 1
     return sees
-
-
-def truth(answer: Any) -> bool:
-    """The True or False of an answer, or the 0 or 1; a list or text is refused."""
-    wanted = "True or False"
-    if isinstance(answer, str):
-        raise Refused(f"Give back {wanted}, without quotes.")
-    if isinstance(answer, Tensor) and answer.numel() != 1:
-        raise Refused(
-            f"Give back {wanted}, not a tensor of shape {tuple(answer.shape)}."
-        )
-    value = number(answer, wanted)
-    if value not in (0, 1):
-        raise Refused(f"Give back {wanted}, not {value:g}.")
-    return bool(value)
 
 
 @exercise

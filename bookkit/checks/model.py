@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bookkit.checks.masks import truth
 from bookkit.exercises import (
     Verdict,
     blanks,
@@ -15,6 +14,7 @@ from bookkit.exercises import (
     near,
     number,
     right,
+    truth,
     wrong,
 )
 from transformer.encoder import EncoderLayer
