@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from bookkit.exercises import (
     Verdict,
     exercise,
@@ -111,60 +114,71 @@ def check_encode(encode: Callable[[str, Merges], Any]) -> Verdict:
     return right("Merge by merge, in the order in which they were learned.")
 
 
+def _bleu(sums: Tensor) -> Tensor:
+    """The BLEU of added counts: four hits, four totals and the two lengths."""
+    hits, totals, lengths = sums.double().split((4, 4, 2), dim=-1)
+    brevity = (1 - lengths[..., 1] / lengths[..., 0]).exp().clamp(max=1)
+    return 100 * brevity * (hits / totals).prod(dim=-1) ** (1 / 4)
+
+
+def _system(draw: torch.Generator, quality: float) -> Tensor:
+    """A row of counts for each of sixty sentences, hard or easy for both systems."""
+    sentences = torch.Generator().manual_seed(1)
+    length = torch.randint(8, 40, (60, 1), generator=sentences)
+    ease = torch.rand(60, 1, generator=sentences)
+    totals = length - torch.arange(4)
+    share = quality + 0.3 * ease + 0.1 * torch.rand(60, 1, generator=draw)
+    hits = (totals * share ** torch.arange(1, 5)).long().clamp_min(1)
+    return torch.cat([hits, totals, length, length], dim=1)
+
+
 @exercise
-def check_clipped(clipped: Callable[[list[str], list[str], int], Any]) -> Verdict:
-    """Exercise: the clipped precision of n-grams."""
-    reference = ["the", "cat", "sat", "on", "the", "mat"]
-    cases = [
-        (["the", "the", "the", "dog"], 1, 2 / 4),
-        (["the", "cat", "and", "then", "the", "cat"], 2, 1 / 5),
-        (["a", "dog"], 1, 0.0),
-        (["cat", "the", "sat"], 2, 0.0),
-        (["the", "cat", "sat", "on", "a", "mat"], 3, 2 / 4),
-        (["o", "nthe", "ma", "t"], 2, 0.0),  # joined without spaces they would agree
-    ]
-    for hypothesis, n, wanted in cases:
-        share = clipped(list(hypothesis), list(reference), n)
-        answer = number(share, "a share, one number")
-        if math.isclose(answer, wanted, abs_tol=1e-6):
-            continue
-        mine, theirs = (
-            Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-            for words in (hypothesis, reference)
-        )
-        hits = (mine & theirs).total()
-        apart = Counter(zip(*[iter(hypothesis)] * n, strict=False))
-        known = {
-            sum(mine[gram] for gram in mine if gram in theirs) / mine.total(): (
-                "You did not clip: each n-gram counts at most as often as the "
-                "reference has it."
-            ),
-            len(mine.keys() & theirs.keys()) / len(mine): (
-                "You counted different n-grams. One that both have twice counts twice."
-            ),
-            hits / theirs.total(): (
-                "You divided by the reference's n-grams: that is recall. Precision "
-                "divides by the n-grams of the hypothesis."
-            ),
-            hits / len(hypothesis): (
-                "You divided by the number of words. Divide by the number of n-grams."
-            ),
-            (apart & theirs).total() / apart.total(): (
-                "Your n-grams do not overlap. The next begins one word further on."
-            ),
-        }
-        for value, message in known.items():
-            if math.isclose(answer, value, abs_tol=1e-6):
-                return wrong(message)
-        if "nthe" in hypothesis:
-            return wrong("*o nthe* is not *on the*: keep an n-gram's words apart.")
-        if answer > wanted == 0 and n > 1:
-            return wrong("The order counts: *cat the* is not *the cat*.")
-        return wrong(
-            f"For {' '.join(hypothesis)!r} against {' '.join(reference)!r} and n = {n} "
-            f"the share is {wanted:.3f}, got {answer:.3f}."
-        )
-    return right("Each counts, but no more often than the reference has it.")
+def check_better(
+    share_better: Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Any],
+) -> Verdict:
+    """Exercise: in which share of resamples the second system is ahead."""
+    draw = torch.Generator().manual_seed(3)
+    first, second = _system(draw, 0.6), _system(draw, 0.605)
+    draws = torch.randint(60, (400, 60), generator=draw)
+    drawn = first[draws], second[draws]
+    scores, others = (_bleu(each.sum(dim=1)) for each in drawn)
+    ahead = (others > scores).double().mean().item()
+    share = share_better(first.clone(), second.clone(), draws.clone(), _bleu)
+    answer = number(share, "a share, one number")
+    if math.isclose(answer, ahead, abs_tol=1e-6):
+        return right("In the same draw for both, added up before BLEU is taken.")
+    singly = [_bleu(each).mean(dim=1) for each in drawn]
+    apart = [_bleu(first), _bleu(second)]
+    known = {
+        1 - ahead: "That is how often the first is ahead.",
+        100 * ahead: "That is in percent: give back a share, 0 to 1.",
+        len(draws) * ahead: "That is a number of draws: divide by how many there are.",
+        (singly[1] > singly[0]).double().mean().item(): (
+            "You took the mean of the sentences' own scores. Add up the counts of a "
+            "draw, then take their BLEU."
+        ),
+        (apart[1] > apart[0]).double().mean().item(): (
+            "That is the share of sentences on which the second is ahead, whatever is "
+            "drawn. Compare the scores of whole draws."
+        ),
+        (others - scores).mean().item(): (
+            "That is the mean difference in BLEU. How often is it above 0?"
+        ),
+        float(_bleu(second.sum(dim=0)) > _bleu(first.sum(dim=0))): (
+            "That compares the two once, on all sentences. Compare them in each draw."
+        ),
+    }
+    for value, message in known.items():
+        if math.isclose(answer, value, abs_tol=1e-6):
+            return wrong(message)
+    for other in (draws.flip(0), draws.roll(1, dims=0), draws.roll(-1, dims=0)):
+        unpaired = (_bleu(second[other].sum(dim=1)) > scores).double().mean().item()
+        if math.isclose(answer, unpaired, abs_tol=1e-6):
+            return wrong(
+                "Each system has sentences of its own. Both must be scored on the same "
+                "draw, or the difficulty of the sentences is compared too."
+            )
+    return wrong(f"The share is {ahead:.4f}, got {answer:.4f}.")
 
 
 def _grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:

@@ -1,7 +1,6 @@
 """Answers that fit a check's first example and are wrong, and right ones like them."""
 
 import math
-from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -20,7 +19,7 @@ from bookkit.checks.model import check_loss
 from bookkit.checks.multi_head import check_merge, check_question, check_split
 from bookkit.checks.since import check_centred
 from bookkit.checks.training import check_clip
-from bookkit.checks.translation import check_clipped, check_corpus, check_encode
+from bookkit.checks.translation import check_corpus, check_encode
 from tests.exercises.test_translation import grams
 
 
@@ -87,15 +86,6 @@ def shares(predicted, labels):
     return [(predicted[labels == c] == c).double().mean().item() for c in (0, 1)]
 
 
-def joined(said, reference, n):
-    """N-grams without spaces between their words."""
-    mine, theirs = (
-        Counter("".join(words[i : i + n]) for i in range(len(words) - n + 1))
-        for words in (said, reference)
-    )
-    return (mine & theirs).total() / mine.total()
-
-
 def by_threes(lengths, budget):
     """Longest first, but never more than three in a batch."""
     batches = []
@@ -111,12 +101,6 @@ def by_threes(lengths, budget):
 RIGHT = [
     (check_pieces, running),
     (check_corpus, bleu(clipped)),
-    (
-        check_clipped,
-        lambda h, r, n: (
-            torch.tensor((grams(h, n) & grams(r, n)).total()) / (len(h) - n + 1)
-        ),
-    ),
     (check_each, lambda p, y: torch.tensor(shares(p, y)).numpy()),
 ]
 
@@ -257,7 +241,6 @@ WRONG = [
         ),
         "use pad_id",
     ),
-    (check_clipped, joined, "words apart"),
     (check_tokens, by_threes, "closed too early"),
     (check_similar, hidden_by(-1.0), "not low enough"),
     (

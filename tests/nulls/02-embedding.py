@@ -98,3 +98,17 @@ TokenEmbedding.__init__ = lambda self, vocab_size, d_model: (
     nn.Module.__init__(self)
     or setattr(self, "table", nn.Embedding(vocab_size, d_model))
 )
+
+# %% claim: Of 5,000 random rows of 512
+# null: rows that share a mean
+shifted = torch.randn
+torch.randn = lambda *size, **options: shifted(*size, **options) + 1
+
+# %% claim: With the rows and both maps turned
+# null: the maps stay as they were
+linear = F.linear
+F.linear = lambda x, weight, bias: linear(x, weight @ turn.T @ turn.T, bias)
+
+# %% claim: With the rows and both maps turned
+# null: rows stretched, not turned
+torch.linalg.qr = lambda matrix: type("QR", (), {"Q": 2 * torch.eye(8)})

@@ -156,3 +156,11 @@ w3 = torch.zeros_like(w3)
 # %% claim: The gradient of the row
 # null: no steps
 changed_query = W_Q
+
+# %% claim: Queries and keys turned
+# null: keys turned like the queries
+torch.linalg.inv = lambda matrix: matrix.T
+
+# %% claim: Queries and keys turned
+# null: one matrix for both from the start
+K = Q

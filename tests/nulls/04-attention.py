@@ -193,3 +193,26 @@ def scaled_dot_product_attention(query, key, value, mask):
 # %% claim: In 100 steps under the squared
 # null: with patience every rate gets there
 longer = dict.fromkeys(longer, 0.9)
+
+# %% claim: Scores divided by the sum
+# null: powers of e are divided
+scores = scores.exp()
+
+# %% claim: With a query so long
+# null: even weights
+attend = lambda query, key, value, scale: (query @ key.T * 0).softmax(-1) @ value
+
+
+# %% claim: With a query so long
+# null: the values are cut off as well
+def attend(query, key, value, scale):
+    return (query @ key.T / scale).softmax(-1) @ value.detach() + 0 * value.sum()
+
+
+# %% claim: In each of three stored runs the translator
+# null: the division changes nothing
+exact["no-root"] = exact["whole"]
+
+# %% claim: In each of three stored runs the translator
+# null: without it nothing is learned
+exact["no-root"] = [0.0, 0.0, 0.0]

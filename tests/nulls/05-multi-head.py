@@ -163,3 +163,17 @@ torch.Tensor.__invert__ = lambda mask: mask
 # null: True means that it may attend, as in our layer
 theirs_as_it_is = theirs
 theirs = lambda *vectors, attn_mask: theirs_as_it_is(*vectors, attn_mask=~attn_mask)
+
+# %% claim: Two layers of one head each
+# null: both layers look for both words
+who = when = who + when
+
+# %% claim: Two layers of one head each
+# null: the second layer reads even weights
+when = torch.zeros_like(when)
+
+# %% claim: A large bias of the keys
+# null: the bias of the queries has no effect either
+layer.query_proj.weight = layer.key_proj.weight = nn.Parameter(
+    torch.zeros(32, 32, dtype=torch.float64)
+)

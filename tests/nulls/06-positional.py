@@ -178,3 +178,17 @@ runs["sines"] = runs["sines, trained anywhere"]
 # %% claim: At positions 40 to 59 the learned
 # null: training anywhere makes no difference
 runs["learned, trained anywhere"] = runs["learned"]
+
+# %% claim: In each of three stored runs without
+# null: positions bring nothing
+exact["no-positions"] = exact["whole"]
+
+# %% claim: In each of three stored runs without
+# null: without positions next to nothing is right
+exact["no-positions"] = [0.1] * 3
+
+# %% claim: From the sines of four clocks
+# null: sines alone do as well
+eight = None
+both = sinusoids
+sinusoids = lambda length, d_model: both(length, d_model)[:, 1::2].repeat(1, 2)

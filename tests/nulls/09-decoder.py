@@ -125,3 +125,16 @@ Translator.forward = lambda self, source, target: (
     if target.size(1) == 6
     else plain_model(self, source, targets[held_out][:, :6])[:, : target.size(1)]
 )
+
+
+# %% claim: With the source hidden, the gradient
+# null: hidden or not, the source is read
+class Translator(Translator):
+    def __init__(self, num_layers, reads_source):
+        super().__init__(num_layers=num_layers, reads_source=True)
+
+
+# %% claim: With the source hidden, the gradient
+# null: the memory is cut off from the loss
+memory_of = Translator.memory
+Translator.memory = lambda self, source: memory_of(self, source).detach()

@@ -127,3 +127,7 @@ loaded = Transformer(model.config).eval()
 # %% claim: The loaded model has the same config
 # null: equal tables, not tied
 loaded.output.weight = nn.Parameter(loaded.output.weight.clone())
+
+# %% claim: Of probabilities in place of logits
+# null: logits that may be as large as they like
+F.one_hot = lambda ids, size: 100 * torch.eye(size)[ids]
