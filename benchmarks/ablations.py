@@ -152,6 +152,17 @@ def scale(model: Transformer, factor: float) -> Transformer:
     return model
 
 
+def with_momentum(rate: float) -> Variant:
+    """Gradient descent with momentum, without Adam's division, at this peak rate."""
+    return Variant(
+        f"gradient descent, momentum 0.9, peak rate {rate}",
+        training=half(learning_rate=rate),
+        optimizer=lambda model: torch.optim.SGD(
+            model.parameters(), lr=0.0, momentum=0.9
+        ),
+    )
+
+
 PRE = {"norm_first": True}
 FEW = {"examples": 1000, "training": half(epochs=48)}
 VARIANTS = {
@@ -202,6 +213,7 @@ VARIANTS = {
     "few-dropout": Variant("a thousand, dropout 0.3", {"dropout": 0.3}, **FEW),
     "tied-output": Variant("output table = target table", change=tie_output),
     "torch-init": Variant("torch's own initial weights", change=torch_initialisation),
+    **{f"momentum-{rate}": with_momentum(rate) for rate in (0.03, 0.1, 0.3, 1.0)},
     "large-init": Variant(
         "initial weights five times Xavier's",
         change=lambda model: scale(model, 5),

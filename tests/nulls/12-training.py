@@ -231,3 +231,19 @@ properties = dict.fromkeys(properties, lambda model, config: True)
 # %% claim: From each of three seeds
 # null: tests that always fail
 properties = dict.fromkeys(properties, lambda model, config: False)
+
+# %% claim: In the mean of three batches
+# null: training changes nothing
+agreement["trained"] = agreement["untrained"]
+
+# %% claim: In the mean of three batches
+# null: more sentences agree no better
+agreement["untrained"] = [0.9] * 3
+
+# %% claim: In three stored runs each, momentum
+# null: without Adam's division nothing is learned
+momentum[best_rate] = [0.0] * 3
+
+# %% claim: In three stored runs each, momentum
+# null: every rate does
+momentum = dict.fromkeys(momentum, [0.99] * 3)

@@ -124,3 +124,11 @@ def alike(self, x):
 
 
 ExpertLayer.forward = alike
+
+# %% claim: In all three seeds, with 96 characters
+# null: rotary positions read any length
+longer_texts["rotary"] = [dict.fromkeys(bits, 2.2) for bits in longer_texts["rotary"]]
+
+# %% claim: In all three seeds, with 96 characters
+# null: sines reach as far
+longer_texts["sines"] = longer_texts["rotary"]
