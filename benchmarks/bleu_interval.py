@@ -34,7 +34,9 @@ PENALTY = 1.0
 
 def counted(hypothesis: str, reference: str) -> list[int]:
     """What BLEU adds up over sentences: hits of four orders, and both lengths."""
-    metric = optional_import("sacrebleu.metrics").BLEU(tokenize="none", force=True)
+    metric = optional_import("sacrebleu.metrics").BLEU(
+        tokenize="none", force=True, effective_order=True
+    )
     score = metric.sentence_score(hypothesis, [reference])
     return [*score.counts, score.sys_len, score.ref_len]
 

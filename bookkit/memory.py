@@ -163,8 +163,9 @@ def _off(shown: bool) -> str:
 
 
 def _short(value: float) -> str:
-    """Two decimals where they say something, else a power of ten: 0.36, 2e-9."""
+    """Two decimals where they say something, else a power of ten: 0.36, 2 · 10⁻⁹."""
     if value == 0 or value >= 0.01:
         return f"{value:.2f}"
     digit, power = f"{value:.0e}".split("e")
-    return f"{digit}e{int(power)}"
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{digit} · 10{raised}"

@@ -1,16 +1,19 @@
 """The live model, driven as a person would: a browser, a keyboard, files on a disk."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Dialog, Locator, Page, expect
 
-from bookkit import explore
-from bookkit.live import LIMIT, describe, describe_model, page, still
+from bookkit import BreakLab, explore
+from bookkit.lab import Part, Runs
+from bookkit.live import LIMIT, describe, describe_model, page, script, still
 from transformer.cli import main
 from transformer.decoding.translator import Translator
 from transformer.maps import Head, attention_maps
@@ -116,7 +119,32 @@ def reader(desk: Reader) -> Iterator[Reader]:
     desk.page.goto("about:blank")
     desk.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
     desk.page.mouse.move(0, 0)
+    desk.page.set_viewport_size({"width": 1200, "height": 900})
     assert not desk.complaints
+
+
+@pytest.fixture(scope="module")
+def book_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One view of the model between text: its address says which."""
+    path = tmp_path_factory.mktemp("view") / "page.html"
+    (path.parent / "live.js").write_text(
+        script(Translator.phrasebook(), "view"), encoding="utf-8"
+    )
+    path.write_text(
+        """<!DOCTYPE html><html lang="en"><meta charset="utf-8">
+        <meta name="viewport" content="width=device-width, initial-scale=1">
+        <title>A view</title><main style="max-width: 44rem; padding-block: 1000px">
+        <div class="live live-small" data-live="view" data-page="x.html"></div></main>
+        <script>
+        const asked = new URLSearchParams(location.search), { dataset } =
+          document.querySelector(".live");
+        dataset.show = asked.get("show");
+        asked.delete("show");
+        dataset.state = `s=Jane+visite+l'Afrique+en+septembre&${asked}`;
+        </script><script src="live.js"></script>""",
+        encoding="utf-8",
+    )
+    return path.as_uri()
 
 
 @pytest.fixture
@@ -185,7 +213,43 @@ def test_playing_writes_the_answer_and_reduced_motion_offers_no_play(
     assert still_page.evaluate(moving) == 0
 
 
+def test_keys_go_on_from_where_the_focus_is(phrasebook: Reader) -> None:
+    phrasebook.key("step-3").focus()
+    phrasebook.page.keyboard.press("ArrowRight")
+    assert phrasebook.step == 4
+    phrasebook.key("forth").focus()
+    for _ in range(2):
+        phrasebook.page.keyboard.press("Enter")
+    assert phrasebook.step == 5
+    expect(phrasebook.key("forth")).to_be_focused()
+    expect(phrasebook.key("forth")).to_have_attribute("aria-disabled", "true")
+
+
 # Looking
+
+
+@pytest.mark.parametrize("tab", ["map", "detail", "number"])
+def test_a_link_shows_what_it_is_about(reader: Reader, file: str, tab: str) -> None:
+    """At first, from the page, and from the page once more."""
+    state = f"#s=Jane+vend+sa+voiture&t=2&at=e2.self&w=2&tab={tab}"
+    page = reader.open(file + state).page
+    page.evaluate(
+        "state => { const link = document.createElement('a'); link.href = state;"
+        " link.id = 'to'; document.querySelector('main').append(link);"
+        " link.textContent = 'a link'; }",
+        state,
+    )
+
+    def in_view() -> None:
+        pane = page.locator(f".live-{tab}").bounding_box()
+        bar = page.locator(".live-top").bounding_box()
+        assert 0 <= pane["y"] - bar["y"] - bar["height"] < 30
+
+    in_view()
+    for _ in range(2):
+        page.locator("#to").click()
+        page.wait_for_timeout(50)  # the address changes a moment later, if it does
+        in_view()
 
 
 def test_every_part_of_the_map_shows_its_numbers(phrasebook: Reader) -> None:
@@ -207,12 +271,31 @@ def test_every_part_of_the_map_shows_its_numbers(phrasebook: Reader) -> None:
         assert "undefined" not in text
 
 
+def test_labels_are_set_as_the_chapters_set_them(phrasebook: Reader) -> None:
+    phrasebook.page.add_style_tag(content="figcaption { font-weight: 300 }")
+    caption = phrasebook.page.locator(".live-strip figcaption").first
+    assert caption.evaluate("e => getComputedStyle(e).fontWeight") == "400"
+    assert "_" not in phrasebook.page.locator(".live").inner_text()
+    formulas = phrasebook.page.locator(".live :is(sub, sup)").all_inner_texts()
+    assert {"k", "O"} <= {*formulas}
+    names = phrasebook.page.locator("svg[role=img]").evaluate_all(LABELS)
+    assert not [name for name in names if "object" in (name or "")]
+
+
+def test_a_small_table_has_its_frame_around_it(phrasebook: Reader) -> None:
+    """A head with two rows is drawn no larger than one with six."""
+    sizes = phrasebook.page.locator(".live-heads canvas").evaluate_all(
+        "all => all.map(each => each.height)"
+    )
+    assert sizes == 4 * [6 * 8 + 2]
+
+
 def test_a_weight_is_worked_out_from_its_query_and_key(phrasebook: Reader) -> None:
     phrasebook.page.locator('[data-key="at-d1.cross"]').click()
     phrasebook.key("head-3").click()
     phrasebook.key("key-4").click()
     text = phrasebook.page.locator(".live-number").inner_text()
-    assert "the weight of “en” for “Jane”" in text
+    assert "the weight of “en” after “Jane”" in text
     products = [
         float(value.replace("−", "-"))
         for value in phrasebook.page.locator(".live-sum b").all_inner_texts()
@@ -285,6 +368,8 @@ def test_a_switch_shows_the_answer_before_and_after(phrasebook: Reader) -> None:
     assert phrasebook.words != ["Jane", "visits", "Africa", "in", "September"]
     different = phrasebook.page.locator(".live-words .live-differs").all_inner_texts()
     assert [text.split()[0] for text in different] == phrasebook.words
+    small = phrasebook.page.locator(".live-differs small")  # not underlined with it
+    assert small.evaluate("e => getComputedStyle(e).display") == "inline-block"
 
 
 def test_the_square_root_does_what_chapter_4_says_of_it(
@@ -302,6 +387,19 @@ def test_the_square_root_does_what_chapter_4_says_of_it(
         reader.key("off-scale").set_checked(scale)
         assert f"{float(jane.inner_text()):.2f}" == weight
         assert reader.words == words
+
+
+def test_the_weight_of_chapter_3_is_worth_a_drag(reader: Reader, file: str) -> None:
+    """In the view as it opens, *her* depends on the weight that its slider sets."""
+    chapter = (BOOK / "03-queries-keys-values.md").read_text(encoding="utf-8")
+    state = re.search(r":state: (.*at=e2\.self.*)", chapter)
+    assert state is not None
+    reader.open(f"{file}#{state[1]}")
+    assert "“Jane” for “sa”" in reader.page.locator(".live-number h2").inner_text()
+    her = reader.page.locator(".live-words button[aria-pressed=true]")
+    assert her.inner_text().split() == ["her", "91%"]
+    reader.key("edit").press("Home")
+    assert her.inner_text().split() == ["her", "46%"]
 
 
 def test_heads_are_switched_in_their_part_and_in_the_grid(phrasebook: Reader) -> None:
@@ -356,6 +454,146 @@ def test_a_slider_can_be_dragged(phrasebook: Reader) -> None:
     value = float(phrasebook.key("edit").input_value())
     assert 0.65 < value < 0.85
     assert f"{value:.3f} by hand" in phrasebook.detail
+
+
+def test_the_weight_that_is_dragged_stays_the_same_weight(
+    reader: Reader, file: str
+) -> None:
+    """Even where another key becomes the largest on the way."""
+    reader.open(f"{file}#s=Jane+vend+sa+voiture&t=2&at=e2.self&w=2&h=2")
+    slider = reader.key("edit")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    mouse, middle = reader.page.mouse, box["y"] + box["height"] / 2
+    mouse.move(box["x"] + 0.9 * box["width"], middle)
+    mouse.down()
+    for share in (0.7, 0.5, 0.3, 0.1, -0.1):
+        mouse.move(box["x"] + share * box["width"], middle)
+    mouse.up()
+    assert reader.hash.endswith("set=e2.self.2.2.0%3A0")
+    title = reader.page.locator(".live-number h2").inner_text()
+    assert title == "One number: the weight of “Jane” for “sa”"
+    assert "46%" in reader.page.locator(".live-next li", has_text="her").inner_text()
+
+
+def test_words_that_stay_are_not_animated_again(phrasebook: Reader) -> None:
+    phrasebook.page.evaluate(
+        "Promise.all(document.getAnimations().map(each => each.finished))"
+    )
+    moving = "document.getAnimations().map(each => each.effect.target.firstChild.data)"
+    phrasebook.press("One token on")
+    assert phrasebook.page.evaluate(moving) == []
+    phrasebook.type("Jane visite l'Afrique en avril")
+    assert phrasebook.page.evaluate(moving) == ["April"]
+
+
+@pytest.mark.parametrize(
+    ("width", "anchor"), [(1200, "none"), (1200, "auto"), (400, "none")]
+)
+def test_a_switch_stays_where_it_is(
+    reader: Reader, book_page: str, width: int, anchor: str
+) -> None:
+    """In a browser that keeps places by itself, and in one that does not."""
+    reader.page.set_viewport_size({"width": width, "height": 900})
+    reader.open(f"{book_page}?at=e1.self&w=0&h=2&show=row")
+    reader.page.add_style_tag(content=f"* {{ overflow-anchor: {anchor} }}")
+    switch = reader.key("here-scale")
+    switch.scroll_into_view_if_needed()
+    reader.page.evaluate("scrollBy(0, 150)")
+    before = switch.bounding_box()["y"]
+    for press in (switch.click, switch.click, lambda: switch.press("Space")):
+        press()
+        reader.page.wait_for_timeout(50)  # a frame or two
+        assert abs(switch.bounding_box()["y"] - before) < 1
+    expect(reader.page.locator(".live-whole")).to_be_visible()
+    words = reader.page.locator(".live-words").bounding_box()
+    assert 0 <= words["y"] < 60  # in view, and not over the switch
+    assert words["y"] + words["height"] < before
+
+
+def test_a_row_of_the_decoder_is_chosen_without_a_step_back(
+    reader: Reader, book_page: str
+) -> None:
+    """And it is named after the token that it follows."""
+    reader.open(f"{book_page}?t=3&at=d1.self&h=1&off=causal&show=matrix+row")
+    square = reader.page.locator(".live-matrix rect:has(title)").nth(1 * 4 + 3)
+    shown = (square.locator("title").text_content() or "").split(": ")
+    assert shown[0] == "after Jane → Africa"
+    square.click()
+    assert reader.step == 3
+    row = reader.page.locator(".live-row-table tbody tr")
+    assert row.count() == 4
+    assert f"{float(row.nth(3).locator('b').inner_text()):.2f}" == shown[1]
+    assert "Head 1: the row after “Jane”" in reader.detail
+    assert "after Jane → Africa" in reader.page.locator(".live-crumbs").inner_text()
+    inside = """svg => [...svg.querySelectorAll('text')].every(text => {
+      const [a, b] = [svg, text].map(each => each.getBoundingClientRect());
+      return b.left >= a.left && b.top >= a.top && b.right <= a.right;
+    })"""
+    assert reader.page.locator(".live-matrix svg").evaluate(inside)
+    labels = reader.page.locator(".live-matrix .live-axis").all_text_contents()
+    assert labels == ["keys", "queries"]
+    link = reader.key("link").get_attribute("href") or ""
+    assert "q=1" in link
+    assert link.endswith("tab=detail")
+
+
+def test_a_switch_shows_the_weights_of_the_whole_model_too(phrasebook: Reader) -> None:
+    weights = phrasebook.page.locator(".live-row-table td b")
+    before = [float(weight) for weight in weights.all_inner_texts()]
+    outlines = phrasebook.page.locator(".live-row-table u")
+    assert outlines.count() == 0
+    phrasebook.key("off-scale").uncheck()
+    widths = outlines.evaluate_all("all => all.map(each => each.style.width)")
+    shares = [float(width.removesuffix("%")) / 100 for width in widths]
+    assert shares == pytest.approx(before, abs=6e-4)
+    assert [float(each) for each in weights.all_inner_texts()] != before
+
+
+def test_each_head_is_tried_alone(reader: Reader, file: str) -> None:
+    reader.open(f"{file}#s=Jane+vend+sa+voiture&t=2&at=e2.self&w=2")
+    reader.press("Try each head alone")
+    found = reader.page.locator(".live-head-grid small").all_inner_texts()
+    assert len(found) == 24
+    for place, number in ((5, "e2.self.2"), (21, "d2.cross.2")):
+        reader.key(f"grid-head:{number}").click()
+        assert reader.page.locator(".live-head-grid small").count() == 0
+        her = reader.page.locator(".live-next li", has_text="her").first
+        assert her.locator("b").inner_text() == found[place]
+        reader.key(f"grid-head:{number}").click()
+    assert reader.page.locator(".live-head-grid small").count() == 24  # as they were
+
+
+def test_the_first_picture_is_the_one_that_stood_there(phrasebook: Reader) -> None:
+    def seen() -> list[str]:
+        found = phrasebook.page.locator(".live-pair ol").first.locator("b")
+        return [text for text in found.all_inner_texts() if text]
+
+    heading = phrasebook.page.locator(".live-attended h2")
+    shown = still(Translator.phrasebook(), SENTENCE, "key").weights[1].tolist()
+    mean = [f"{weight:.2f}".removeprefix("0") for weight in shown if weight >= 0.005]
+    assert seen() == mean
+    assert "mean of all 8 heads of cross-attention" in heading.inner_text()
+    phrasebook.press("One token on")
+    phrasebook.press("One token back")
+    phrasebook.open(phrasebook.page.url)
+    assert seen() == mean
+    phrasebook.key("head-1").click()
+    assert seen() != mean
+    assert "decoder 2, cross-attention, head 1" in heading.inner_text()
+    phrasebook.open(phrasebook.page.url)
+    assert seen() != mean
+
+
+def test_a_part_of_the_lab_is_switched_on_again(reader: Reader) -> None:
+    runs = Runs([[3.0, 1.0]], [1.0], [1.0])
+    lab = BreakLab(runs, [Part("mask", runs, "", "")], step=1, floor=0.5)
+    reader.page.set_content(lab._repr_html_())
+    switch = reader.page.locator("label", has_text="mask")
+    for off in (True, False, True):
+        switch.click()
+        assert reader.page.locator(".lab-0").is_checked() == off
+        assert reader.page.locator(".lab-all").is_checked() != off
 
 
 def test_a_token_can_be_forced_and_released(phrasebook: Reader) -> None:
@@ -434,6 +672,37 @@ def test_an_unknown_word_is_named_and_its_suggestion_taken(phrasebook: Reader) -
     assert phrasebook.words[-1] == "England"
 
 
+def test_a_sentence_that_cannot_be_read_leaves_the_first_example(
+    reader: Reader, file: str
+) -> None:
+    reader.open(f"{file}#s=Bonjour+Jane")
+    assert "“Bonjour” is not in the vocabulary" in reader.problem
+    still_shown = reader.page.locator(".live-still-shown").inner_text()
+    assert still_shown == f"Below, still: “{SENTENCE}”"
+    assert " ".join(reader.words) == "Jane visits Africa in September"
+    assert reader.page.locator(".live-next li").count() == 8
+
+
+def test_all_words_can_be_seen_and_chosen(phrasebook: Reader) -> None:
+    vocabulary = Translator.phrasebook().source_tokenizer.vocabulary
+    phrasebook.page.get_by_text(f"All {len(vocabulary)} words").click()
+    words = phrasebook.page.locator(".live-all button")
+    assert {*words.all_inner_texts()} == {*vocabulary}
+    phrasebook.type("Jane visite.")
+    for word in ("l'", "Afrique"):
+        phrasebook.press(word)
+    assert phrasebook.input.input_value() == "Jane visite l'Afrique"
+
+
+def test_a_capital_is_suggested_and_a_sign_left_out(phrasebook: Reader) -> None:
+    phrasebook.type("Tu aimes jane ?")
+    assert phrasebook.key("suggest-0").inner_text() == "Jane"
+    phrasebook.key("suggest-0").click()
+    phrasebook.press("Leave it out")
+    assert phrasebook.input.input_value() == "tu aimes Jane"
+    assert phrasebook.problem == ""
+
+
 def test_surprises_are_sentences_that_can_be_read(phrasebook: Reader) -> None:
     before = phrasebook.input.input_value()
     phrasebook.press("Surprise me")
@@ -493,7 +762,16 @@ def test_a_phone_shows_one_pane_at_a_time(browser: Browser, file: str) -> None:
             assert "Encoder layer 1" in panes.first.inner_text()
             page.locator('[data-key="tab-map"]').tap()
             page.locator('[data-key="at-d2.cross"]').tap()
+    page.locator('[data-key="tab-map"]').tap()
+    block = page.locator('[data-key="at-e1.self"]')
+    block.scroll_into_view_if_needed()
+    block.tap()
+    tabs, part = page.locator(".live-tabs"), panes.first.bounding_box()
+    below = tabs.bounding_box()
+    assert 0 <= below["y"] < 100
+    assert 0 <= part["y"] - below["y"] - below["height"] < 30
     page.evaluate("scrollTo(0, 1000)")
+    assert 0 <= tabs.bounding_box()["y"] < 100  # whatever is scrolled
     answer = page.locator(".live-words").bounding_box()
     assert 0 <= answer["y"] < 10  # in view, whatever is scrolled
     page.close()
@@ -521,6 +799,17 @@ def test_without_scripts_there_is_a_picture_and_a_table(
     assert page.locator("table tbody tr").count() == 6
     assert violations_without_scripts(page) == 0
     page.close()
+
+
+def test_without_scripts_a_view_says_what_it_shows() -> None:
+    live = runpy.run_path(str(BOOK / "_ext" / "live.py"))
+    view = SimpleNamespace(
+        up="", style=lambda: "", still=lambda *seen: SimpleNamespace(html="picture")
+    )
+    place = live["Live"].model(view, SENTENCE, {"class": "live"}).astext()
+    said = re.search("<noscript>(.+)</noscript>\\s*picture", place)
+    assert said is not None
+    assert "with nothing switched off" in said[1]
 
 
 @pytest.mark.parametrize(

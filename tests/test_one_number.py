@@ -26,7 +26,8 @@ def test_without_a_script_it_is_a_picture_and_a_table() -> None:
     cells = re.findall(r"<td>(.*?)</td>", page)
     assert cells[:6] == ["0.76", "0.42", "0.36", "0.18", "0.18", "0.09"]
     assert len(cells) == 24
-    assert "After 12 words the state is 3e-4; a nudge of Jane moves it by 2e-4" in page
+    said = "After 12 words the state is 3 · 10⁻⁴; a nudge of Jane moves it by 2 · 10⁻⁴"
+    assert said in page
     assert '<p class="one-sliders" hidden>' in page
 
 

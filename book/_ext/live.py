@@ -25,6 +25,10 @@ SCRIPT = f"_static/live/{NAME}.js"
 PAGE = "book/explore.html"
 MAPS = "book/14-attention-maps.html"  # how the words differ
 SENTENCE = "Jane visite l'Afrique en septembre"
+UNSCRIPTED = (
+    "<noscript><p>This view needs JavaScript; the picture shows the trained model, "
+    "with nothing switched off.</p></noscript>"
+)
 LOADER = """<script>{
 const place = document.currentScript, model = place.previousElementSibling;
 const load = () => {
@@ -123,7 +127,8 @@ class Live(SphinxDirective):
         attributes["data-live"] = NAME
         opening = " ".join(f'{k}="{html.escape(v)}"' for k, v in attributes.items())
         style = f"<style>{self.style()}</style>"
-        text = f"<div {opening}>\n{style}\n{self.still(sentence, *seen).html}\n</div>\n"
+        picture = self.still(sentence, *seen).html
+        text = f"<div {opening}>\n{style}\n{UNSCRIPTED}\n{picture}\n</div>\n"
         return nodes.raw("", text + LOADER % f"{self.up}{SCRIPT}", format="html")
 
     def style(self) -> str:

@@ -22,6 +22,9 @@ const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixe
 const length = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
 const largest = (...vectors) => vectors.reduce((most, values) => values.reduce((m, v) => Math.max(m, Math.abs(v)), most), 1e-9);
 const quoted = (text) => `“${text}”`;
+// A text of ours with d_k and W^O as formulas write them.
+const formula = (text) => text.split(/([_^]\w+)/).map((part) =>
+  (/^[_^]/.test(part) ? h(part[0] === "_" ? "sub" : "sup", {}, part.slice(1)) : part));
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 
 // A vector as bars up and down from a middle line.
@@ -32,28 +35,36 @@ function strip(values, label, { colour = "ink", scale = largest(values), from = 
   return h("figure", { class: `live-strip live-${colour}` },
     h("figcaption", {}, h("span", {}, label), h("small", {}, `length ${size}`)),
     s("svg", { viewBox: `0 0 ${values.length} 2`, preserveAspectRatio: "none", role: "img",
-      "aria-label": `${label}: ${values.length} numbers from ${number(low)} to ${number(high)}, length ${size}` },
+      "aria-label": `${[label].flat().map((each) => each.textContent ?? each).join("")}: ${values.length} numbers from ${number(low)} to ${number(high)}, length ${size}` },
       s("path", { class: "live-dim", d: bars(0, from) + bars(to, values.length) }),
       s("path", { d: bars(from, to) }),
       s("path", { class: "live-middle", d: `M0 1H${values.length}`, "vector-effect": "non-scaling-stroke" })),
     numbers && h("p", { class: "live-numbers" }, Array.from(values, (value) => number(value)).join("  ")));
 }
 
-// Attention weights as squares; `on` is the row in hand.
+// Attention weights as squares; `on` is the row in hand. Few squares stay small: the frame needs room around them.
 function heat(weights, on) {
-  const side = 8, canvas = h("canvas", { width: weights.cols * side, height: weights.rows * side, "aria-hidden": "true" });
-  const pen = canvas.getContext("2d");
+  const side = 8, least = 6, edge = 2, [wide, high] = [weights.cols, weights.rows].map((count) => Math.max(least, count) * side + edge);
+  const canvas = h("canvas", { width: wide, height: high, "aria-hidden": "true" }), pen = canvas.getContext("2d");
+  const left = edge + Math.floor((wide - edge - weights.cols * side) / 2), top = edge + Math.floor((high - edge - weights.rows * side) / 2);
   for (let i = 0; i < weights.rows; i++)
     for (let j = 0; j < weights.cols; j++) {
       const weight = weights.data[i * weights.cols + j];
       if (weight === 0) continue;
       pen.fillStyle = `rgba(217, 142, 0, ${0.06 + 0.94 * weight})`;
-      pen.fillRect(j * side, i * side, side - 1, side - 1);
+      pen.fillRect(left + j * side, top + i * side, side - edge, side - edge);
     }
   pen.strokeStyle = "#7d7d7d";
   pen.lineWidth = 1.5;
-  if (weights.rows > 1) pen.strokeRect(0.75, on * side - 0.25, weights.cols * side - 1.5, side - 0.5);
+  if (weights.rows > 1) pen.strokeRect(left - 1, top + on * side - 1, weights.cols * side, side);
   return canvas;
+}
+
+// How wide a label is at the most: in bold, as the chosen one.
+const ruler = document.createElement("canvas").getContext("2d");
+function widthOf(text) {
+  ruler.font = "700 13px system-ui, sans-serif";
+  return ruler.measureText(text).width;
 }
 
 // The parts of a model, from the first to the last that data passes.
@@ -126,21 +137,23 @@ function mount(root, data) {
 
   const atFirst = () => ({
     sentence: data.examples[0] ?? "", mode: "greedy", temperature: 1, seed: 1, prefix: [], step: 1, at: `d${config.num_decoder_layers}.cross`,
-    head: 1, word: 0, key: null, pads: 0, off: new Set(), edits: new Map(), tab: "answer", numbers: false,
+    head: 1, mean: true, word: 0, query: null, key: null, pads: 0, off: new Set(), edits: new Map(), tab: "answer", numbers: false,
   });
 
-  function toHash() {
+  function toHash(tab = state.tab) {
     const found = new URLSearchParams({ s: state.sentence, t: state.step, at: state.at });
     if (state.mode !== "greedy") found.set("m", state.mode);
     if (state.mode === "sample") { found.set("T", state.temperature); found.set("r", state.seed); }
     if (state.prefix.length) found.set("p", state.prefix.join("."));
     if (state.head !== 1) found.set("h", state.head);
+    if (state.mean) found.set("mean", 1);
     if (state.word) found.set("w", state.word);
+    if (state.query !== null) found.set("q", state.query);
     if (state.key !== null) found.set("k", state.key);
     if (state.pads) found.set("pads", state.pads);
     if (state.off.size) found.set("off", [...state.off].join(","));
     if (state.edits.size) found.set("set", [...state.edits].map(([at, value]) => `${at}:${value}`).join(","));
-    if (state.tab !== "answer") found.set("tab", state.tab);
+    if (tab !== "answer") found.set("tab", tab);
     return `#${found}`;
   }
 
@@ -163,6 +176,8 @@ function mount(root, data) {
     if (byPlace.has(found.get("at"))) next.at = found.get("at");
     next.head = whole(found.get("h"), 1, config.num_heads, 1);
     next.word = whole(found.get("w"), 0, config.max_length, 0);
+    next.mean = found.has("mean") || !found.has("at");
+    next.query = whole(found.get("q"), 0, config.max_length, null);
     next.key = whole(found.get("k"), 0, config.target_vocab_size, null);
     next.pads = whole(found.get("pads"), 0, 3, 0);
     next.off = new Set((found.get("off") ?? "").split(",").filter((each) => part.test(each)));
@@ -201,6 +216,13 @@ function mount(root, data) {
     return remembered[name].value;
   };
 
+  // The logits after a token, of what can be generated, at the temperature that is set.
+  function logitsOf(trace, at) {
+    const logits = row(trace.logits, at).slice(), temperature = state.mode === "sample" ? state.temperature : 1;
+    logits[config.pad_id] = logits[config.bos_id] = -Infinity;
+    return logits.map((value) => value / temperature);
+  }
+
   // All that is shown, of the sentence that was last understood.
   function compute() {
     const ids = [...shown.tokens.map((token) => token.id), ...Array(state.pads).fill(config.pad_id)];
@@ -223,16 +245,10 @@ function mount(root, data) {
     const trace = remember("trace", [changed, at].join(";"), () => decode(model, now.encoded, inputs, run));
     const before = !changes() ? trace : remember("before", [how, inputs].join(";"), () => decode(model, plain.encoded, inputs));
     const milliseconds = performance.now() - began;
-    const masked = (out) => {
-      const logits = row(out.logits, inputs.length - 1).slice();
-      logits[config.pad_id] = logits[config.bos_id] = -Infinity;
-      return logits;
-    };
-    const temperature = state.mode === "sample" ? state.temperature : 1;
-    const ranked = likeliest(masked(trace), TOP, temperature);
-    const wholeLogged = logSoftmax(masked(before).map((value) => value / temperature));
+    const ranked = likeliest(logitsOf(trace, at), TOP);
+    const wholeLogged = logSoftmax(logitsOf(before, at));
     const given = [...tokens, ...(ended && last === tokens.length ? [config.eos_id] : [])];
-    return { ids, now, plain, tokens: given, wholeTokens: plain.answer.tokens, at, inputs, trace, ranked, wholeLogged, milliseconds };
+    return { ids, now, plain, tokens: given, wholeTokens: plain.answer.tokens, at, inputs, trace, before, ranked, wholeLogged, milliseconds, key: [changed, at].join(";") };
   }
 
   // What stands at a row or a column of a table of attention weights.
@@ -244,7 +260,7 @@ function mount(root, data) {
   const said = h("p", { class: "live-quiet", role: "status" });
   const input = h("input", {
     type: "text", class: "live-input", autocomplete: "off", autocapitalize: "off", spellcheck: "false", enterkeyhint: "go",
-    oninput: () => { state = { ...state, sentence: input.value, prefix: [], edits: new Map(), key: null, word: 0 }; understand(); update("answer"); },
+    oninput: () => { state = { ...state, sentence: input.value, prefix: [], edits: new Map(), query: null, key: null, word: 0 }; understand(); update("answer"); },
   });
   const form = h("form", { class: "live-ask", onsubmit: (event) => event.preventDefault() });
   const chips = h("div", { class: "live-chips" });
@@ -253,10 +269,10 @@ function mount(root, data) {
     oninput: () => set({ temperature: Number(temperature.value) }, "answer")() });
   const degrees = h("output"), sampling = h("p", { class: "live-sampling" },
     h("label", {}, "Temperature ", temperature, " ", degrees), h("button", { type: "button", "data-key": "again", onclick: () => set({ seed: state.seed + 1 }, "answer")() }, "Draw again"));
-  const heading = h("div", { class: "live-line" }), spoken = h("p", { class: "live-words" }), remarks = h("div");
+  const heading = h("div", { class: "live-line" }), spoken = h("p", { class: "live-words" }), remarks = h("div", { class: "live-remarks" });
   const answer = h("section", { class: "live-top", "aria-label": "Translation" }, heading, spoken, sampling, remarks);
   const edited = h("input", { type: "range", min: "0", max: "1", step: "0.01", "data-key": "edit",
-    oninput: () => { state = { ...state, edits: new Map(state.edits).set(edited.name, Number(edited.value)) }; update("answer"); } });
+    oninput: () => { state = { ...state, key: Number(edited.name.split(".").at(-1)), edits: new Map(state.edits).set(edited.name, Number(edited.value)) }; update("answer"); } });
   const amount = h("output"), unedit = h("button", { type: "button", "data-key": "unedit",
     onclick: () => { const edits = new Map(state.edits); edits.delete(edited.name); state = { ...state, edits }; update("answer"); } }, "Undo");
   const editor = h("div", {}, h("p", { class: "live-edit" }, h("label", {}, "Set this weight by hand ", edited, " ", amount), unedit),
@@ -265,6 +281,7 @@ function mount(root, data) {
   const panes = Object.fromEntries(Object.keys(TABS).map((name) => [name, h("section", { class: `live-pane live-${name}`, "aria-label": TABS[name] })]));
   panes.number.append(worked, editor);
   for (const [name, pane] of Object.entries(panes)) pane.hidden = !SECTIONS[name].some(shows);
+  const box = h("div", { class: "live-panes" }, Object.values(panes));
   const tabs = h("div", { class: "live-tabs", role: "group", "aria-label": "What to look at" });
 
   const button = (key, attributes, ...children) => h("button", { type: "button", "data-key": key, ...attributes }, ...children);
@@ -276,7 +293,7 @@ function mount(root, data) {
     const [text, chapters] = EXPLAIN[name];
     const links = [...chapters, ...more].map((chapter) =>
       data.links === null || data.links === undefined ? `chapter ${chapter}` : h("a", { href: `${data.links}${PAGES[chapter]}.html` }, `chapter ${chapter}`));
-    return h("p", { class: "live-explain" }, text, " ", h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
+    return h("p", { class: "live-explain" }, formula(text), " ", h("span", {}, "More: ", links.flatMap((link, i) => (i ? [", ", link] : [link])), "."));
   }
 
   function drawForm() {
@@ -285,12 +302,23 @@ function mount(root, data) {
       h("div", { class: "live-line" }, input,
         !small && data.sentences.length > 1 && button("surprise", { onclick: surprise }, "Surprise me")),
       !small && data.examples.length > 1 && h("p", { class: "live-examples" }, "Try: ", data.examples.map((text, i) =>
-        button(`try-${i}`, { onclick: () => ask(text) }, text))));
+        button(`try-${i}`, { onclick: () => ask(text) }, text))),
+      !small && from !== "Token ids" && source.words?.length <= 2000 && drawWords());
   }
+
+  // All that a sentence can be made of; a choice is written behind what is there.
+  function drawWords() {
+    const list = h("p", { class: "live-all" }), sorted = new Intl.Collator(["fr", "en"]);
+    const fillOnce = () => list.childElementCount || fill(list, [...source.words].sort(sorted.compare).map((word) =>
+      button(`all-${word}`, { onclick: () => ask(joined([input.value.replace(/[.\s]+$/, ""), word])) }, word)));
+    return h("details", { ontoggle: fillOnce }, h("summary", {}, `All ${source.words.length} words`), list);
+  }
+
+  const joined = (words) => words.filter(Boolean).join(" ").replace(/' /g, "'").replace(/ ,/g, ",");
 
   function ask(text) {
     input.value = text;
-    state = { ...state, sentence: text, prefix: [], edits: new Map(), key: null, word: 0, step: 1 };
+    state = { ...state, sentence: text, prefix: [], edits: new Map(), query: null, key: null, word: 0, step: 1 };
     understand();
     update("answer");
   }
@@ -300,15 +328,15 @@ function mount(root, data) {
     ask(others[Math.floor(Math.random() * others.length)]);
   }
 
-  // The words that begin like one that is not known, then those that resemble it.
+  // The word itself in other letters, words that begin like it, then those that resemble it.
   function suggestions(token) {
+    const same = (source.words ?? []).filter((word) => word.toLowerCase() === token.text.toLowerCase());
     const begin = token.text.length > 1 ? (source.words ?? []).filter((word) => word.startsWith(token.text)) : [];
-    return [...new Set([...begin.slice(0, 4), ...token.suggestions])].slice(0, 5);
+    return [...new Set([...same, ...begin.slice(0, 4), ...token.suggestions])].slice(0, 5);
   }
 
   function replaceWord(place, word) {
-    const words = understood.tokens.map((token, i) => (i === place ? word : token.text));
-    ask(words.join(" ").replace(/' /g, "'").replace(/ ,/g, ","));
+    ask(joined(understood.tokens.map((token, i) => (i === place ? word : token.text))));
     input.focus();
   }
 
@@ -322,12 +350,13 @@ function mount(root, data) {
         state.pads > 0 && Array.from({ length: state.pads }, () => h("span", {}, "<pad>"))));
     const unknown = tokens.filter((token) => token.id === null);
     if (unknown.length) {
-      const first = tokens.indexOf(unknown[0]), offered = suggestions(unknown[0]);
+      const first = tokens.indexOf(unknown[0]), offered = suggestions(unknown[0]), sign = /^\p{P}$/u.test(unknown[0].text);
       lines.push(h("p", { class: "live-tokens" }, tokens.map((token) => h("span", { class: token.id === null ? "live-unknown" : null }, token.text))));
       lines.push(h("p", { class: "live-problem" }, `“${unknown[0].text.slice(0, 40)}” is not in the vocabulary`,
         unknown.length > 1 && `, nor ${unknown.length === 2 ? "is one other word" : `are ${unknown.length - 1} others`}`,
-        offered.length ? ". Words like it: " : `. The vocabulary has ${source.words.length} words, such as `,
-        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word))));
+        sign ? [". ", button("suggest-none", { onclick: () => replaceWord(first, null) }, "Leave it out")]
+          : [offered.length ? ". Words like it: " : `. The vocabulary has ${source.words.length} words, such as `,
+        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word))]));
     }
     if (problem) lines.push(h("p", { class: "live-problem" }, problem));
     const strange = tokens.filter((token) => token.text === "<unk>").length;
@@ -340,7 +369,7 @@ function mount(root, data) {
   function play() {
     clearTimeout(playing);
     if (playing) { playing = 0; update(); return; }
-    state.step = 0;
+    state = { ...state, step: 0, query: null };
     const next = () => {
       if (state.step >= view.tokens.length - 1) { playing = 0; update("step"); return; }
       state.step++;
@@ -354,17 +383,21 @@ function mount(root, data) {
   function goTo(step) {
     clearTimeout(playing);
     playing = 0;
-    state = { ...state, step: Math.max(0, Math.min(view.tokens.length - 1, step)), key: null };
+    state = { ...state, step: Math.max(0, Math.min(view.tokens.length - 1, step)), query: null, key: null };
     update("step");
   }
 
+  let drawn = []; // the tokens of the answer that was drawn last
+
   function drawAnswer() {
     const { tokens, at, wholeTokens, milliseconds } = view;
+    let fresh = 0;
     const word = (id, i) => {
+      const isNew = id !== drawn[i];
       const logged = i === at ? view.ranked.find((each) => each.id === id) : null;
       return button(`step-${i}`, {
-        class: [i > at && "live-later", i === state.prefix.length - 1 && "live-forced", changes() && id !== (wholeTokens[i] ?? config.eos_id) && "live-differs"].filter(Boolean).join(" ") || null, "aria-pressed": String(i === at), "aria-label": `Token ${i + 1}: ${targetText(id)}`, style: { "--i": i }, onclick: () => goTo(i),
-      }, targetText(id), logged && h("small", { "aria-hidden": "true" }, percent(logged.probability)));
+        class: [isNew && "live-new", i > at && "live-later", i === state.prefix.length - 1 && "live-forced", changes() && id !== (wholeTokens[i] ?? config.eos_id) && "live-differs"].filter(Boolean).join(" ") || null, "aria-pressed": String(i === at), "aria-label": `Token ${i + 1}: ${targetText(id)}`, style: { "--i": isNew ? fresh++ : 0 }, onclick: () => goTo(i),
+      }, targetText(id), logged && [h("br"), h("small", { "aria-hidden": "true" }, percent(logged.probability))]);
     };
     const modes = { greedy: "greedy", beam: "beam 4", sample: "sampling" };
     fill(heading,
@@ -372,11 +405,12 @@ function mount(root, data) {
       shows("next") && h("span", { class: "live-modes", role: "group", "aria-label": "Search" }, Object.entries(modes).map(([mode, name]) =>
         button(`mode-${mode}`, { "aria-pressed": String(state.mode === mode), onclick: set({ mode, prefix: [] }, "answer") }, name))),
       h("span", { class: "live-steps" },
-        button("back", { "aria-label": "One token back", disabled: at === 0, onclick: () => goTo(at - 1) }, "‹"),
+        button("back", { "aria-label": "One token back", "aria-disabled": at === 0 && "true", onclick: at > 0 && (() => goTo(at - 1)) }, "‹"),
         h("span", {}, `step ${at + 1} of ${tokens.length}`),
-        button("forth", { "aria-label": "One token on", disabled: at >= tokens.length - 1, onclick: () => goTo(at + 1) }, "›"),
+        button("forth", { "aria-label": "One token on", "aria-disabled": at >= tokens.length - 1 && "true", onclick: at < tokens.length - 1 && (() => goTo(at + 1)) }, "›"),
         !small && !quiet.matches && button("play", { onclick: play }, playing ? "Stop" : "Play")));
     fill(spoken, tokens.map(word));
+    drawn = tokens;
     const chosen = spoken.children[at], left = chosen?.offsetLeft - spoken.offsetLeft;
     if (chosen && (left < spoken.scrollLeft || left + chosen.offsetWidth > spoken.scrollLeft + spoken.clientWidth))
       spoken.scrollLeft = left - spoken.clientWidth / 3;
@@ -389,7 +423,7 @@ function mount(root, data) {
         h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words" : " other words"),
         button("reset", { onclick: set({ off: new Set(), edits: new Map(), prefix: [] }, "answer") }, "Undo all changes")),
       h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, !small && milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
-        small ? h("a", { href: `${root.dataset.page}${toHash()}`, "data-key": "link" }, "Open this view in the whole model")
+        small ? h("a", { href: `${root.dataset.page}${toHash(SECTIONS.detail.some(shows) ? "detail" : "answer")}`, "data-key": "link" }, "Open this view in the whole model")
           : h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view")));
   }
 
@@ -401,10 +435,10 @@ function mount(root, data) {
   // Which source tokens the token in hand attended to: one head, or the mean of all.
   function crossWeights() {
     const part = byPlace.get(state.at), layers = view.trace.layers.map((layer) => layer[1].inner);
-    if (part.at.endsWith(".cross"))
+    if (part.at.endsWith(".cross") && !state.mean)
       return { label: `decoder ${part.layer}, cross-attention, head ${state.head}`, weights: row(layers[part.layer - 1].weights[state.head - 1], view.at) };
     const all = layers.flatMap((inner) => inner.weights.map((weights) => row(weights, view.at)));
-    return { label: `the mean of all ${all.length} heads of cross-attention`, weights: all[0].map((_, j) => all.reduce((sum, one) => sum + one[j], 0) / all.length) };
+    return { label: `mean of all ${all.length} heads of cross-attention`, weights: all[0].map((_, j) => all.reduce((sum, one) => sum + one[j], 0) / all.length) };
   }
 
   function drawPair() {
@@ -417,14 +451,14 @@ function mount(root, data) {
       return weight >= 0.01 && s("path", { d: `M0 ${x}C50 ${x} 50 ${y} 100 ${y}`, "stroke-width": number(12 * weight, 1) });
     });
     return section("pair",
-      h("h2", {}, "What the chosen token attended to"),
+      h("h2", {}, "What the chosen token attended to", h("small", {}, ` ${label}`)),
       h("div", { class: "live-pair" },
         h("ol", { "aria-label": "Source" }, Array.from(weights, (weight, j) =>
           h("li", {}, h("span", {}, sourceText(j)), h("b", { style: { "--w": number(weight, 3) } }, weight >= 0.005 ? number(weight).replace("0.", ".") : "")))),
         s("svg", { viewBox: `0 0 100 ${high}`, style: { "--rows": rows }, preserveAspectRatio: "none", "aria-hidden": "true" }, arcs),
         h("ol", { "aria-label": "Translation" }, view.tokens.map((id, i) =>
           h("li", {}, button(`pair-${i}`, { "aria-pressed": String(i === view.at), class: i > view.at ? "live-later" : null, onclick: () => goTo(i) }, targetText(id)))))),
-      h("p", { class: "live-note" }, `Numbers and widths: weights of ${label}, at the step that outputs `, quoted(targetText(view.tokens[view.at] ?? config.eos_id)), "."),
+      h("p", { class: "live-note" }, "Numbers and widths: attention weights at the step that outputs ", quoted(targetText(view.tokens[view.at] ?? config.eos_id)), "."),
     );
   }
 
@@ -447,7 +481,7 @@ function mount(root, data) {
   }
 
   function force(id) {
-    state = { ...state, prefix: [...view.inputs.slice(1), id], key: null };
+    state = { ...state, prefix: [...view.inputs.slice(1), id], query: null, key: null };
     update("answer");
   }
 
@@ -458,7 +492,12 @@ function mount(root, data) {
     return (part.side === "e" ? view.now.encoded : view.trace).layers[part.layer - 1][part.n];
   }
 
-  const rowOf = (part) => (part.side === "e" ? Math.min(state.word, view.ids.length - 1) : view.at);
+  // The row in hand: of the encoder a word's, of the decoder the last one, or in an attention part the one that was chosen.
+  const rowOf = (part) => (part.side === "e" ? Math.min(state.word, view.ids.length - 1)
+    : part.at === state.at && part.kind === "attention" ? Math.min(state.query ?? view.at, view.at) : view.at);
+
+  // The same of the model as it was trained, for the same tokens.
+  const wholeRecordOf = (part) => (part.side === "e" ? view.plain.encoded : view.before).layers[part.layer - 1][part.n];
 
   // The likeliest token if the output layer read this vector. No training asked for it.
   function probe(vector) {
@@ -474,7 +513,7 @@ function mount(root, data) {
     let extra = null;
     if (part.kind === "attention")
       extra = h("span", { class: "live-thumbs" }, inner.weights.map((weights, i) =>
-        h("span", { class: [off.has(`head:${part.at}.${i + 1}`) && "live-off", part.at === state.at && i + 1 === state.head && "live-on"].filter(Boolean).join(" ") || null }, heat(weights, part.side === "e" ? at : weights.rows - 1))));
+        h("span", { class: [off.has(`head:${part.at}.${i + 1}`) && "live-off", part.at === state.at && i + 1 === state.head && "live-on"].filter(Boolean).join(" ") || null }, heat(weights, at))));
     if (part.kind === "ff") {
       const hidden = row(inner.hidden, at);
       extra = h("small", {}, `${hidden.filter((value) => value > 0).length} of ${hidden.length} above 0`);
@@ -486,7 +525,7 @@ function mount(root, data) {
     const read_out = part.side === "d" && record && probe(after);
     const title = part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}, ${part.name}` : `${part.side === "e" ? "Encoder" : "Decoder"}, ${part.name}`;
     return h("li", { class: `live-block live-kind-${part.kind}`, "data-at": part.at },
-      button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: set({ at: part.at, key: null, tab: "detail" }, "part") },
+      button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: () => look({ at: part.at, query: null, key: null, tab: "detail" }) },
         h("span", { class: "live-name" }, part.name, broken && h("em", {}, " changed")), extra),
       after && h("span", { class: "live-stream", style: { "--norm": Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))) } },
         h("i", {}), h("small", {}, number(length(after), 1), read_out && [" · probe: ", targetText(read_out.id)])));
@@ -541,7 +580,7 @@ function mount(root, data) {
   }
 
   const flip = (name, label, note, key = `off-${name}`) => h("label", { class: "live-flip" },
-    h("input", { type: "checkbox", role: "switch", "data-key": key, checked: !state.off.has(name), onchange: () => toggle(name) }), h("span", {}, label, note && h("small", {}, note)));
+    h("input", { type: "checkbox", role: "switch", "data-key": key, checked: !state.off.has(name), onchange: () => toggle(name) }), h("span", {}, formula(label), note && h("small", {}, note)));
 
   const strips = (scale, ...each) => each.filter(Boolean).map(([values, label, colour, options]) => strip(values, label, { colour, scale, numbers: state.numbers, ...options }));
 
@@ -565,45 +604,51 @@ function mount(root, data) {
   }
 
   const rowNames = (part, inner) => ({
-    queries: part.side === "e" ? view.ids.map((_, i) => sourceText(i)) : view.inputs.map(targetText),
+    queries: part.side === "e" ? view.ids.map((_, i) => sourceText(i)) : view.inputs.map((id) => `after ${targetText(id)}`),
     keys: Array.from({ length: inner.keys.rows }, (_, j) => (part.at.endsWith(".self") && part.side === "d" ? targetText(view.inputs[j]) : sourceText(j))),
   });
 
+  // A query in a sentence: of a word, or after what is written.
+  const ofQuery = (part, i, word = "of") => (part.side === "e" ? `${word} ${quoted(sourceText(i))}` : `after ${quoted(targetText(view.inputs[i]))}`);
   const keyOf = (weights) => (state.key !== null && state.key < weights.length ? state.key : argmax(weights));
   const attended = (part, i, j) => (part.side === "d" && part.at.endsWith(".self") ? state.off.has("causal") || j <= i : view.ids[j] !== config.pad_id || state.off.has("padding"));
 
   function choose(part, query, key) {
-    state = { ...state, key, ...(part.side === "e" ? { word: query } : { step: query }) };
+    state = { ...state, key, ...(part.side === "e" ? { word: query } : { query: query === view.at ? null : query }) };
     update("part");
   }
 
   // A head's weights as a table of squares; its rows and keys are also reached as buttons.
   function drawMatrix(part, weights, names, at, key) {
-    const side = weights.cols > 14 ? 18 : weights.cols > 9 ? 24 : 30, left = 12 + 7.5 * Math.max(...names.queries.map((name) => name.length));
-    const top = 14 + 5.4 * Math.max(...names.keys.map((name) => name.length)), width = left + side * weights.cols + top * 0.8;
+    const side = weights.cols > 14 ? 18 : weights.cols > 9 ? 24 : 30, tilt = 48, longest = Math.max(...names.keys.map(widthOf));
+    const left = 34 + Math.max(widthOf("keys"), ...names.queries.map(widthOf)), top = 20 + longest * Math.sin((tilt * Math.PI) / 180);
+    const width = left + side * weights.cols + longest * Math.cos((tilt * Math.PI) / 180) + 4, height = top + Math.max(60, side * weights.rows) + 4;
     const squares = [];
     for (let i = 0; i < weights.rows; i++)
       for (let j = 0; j < weights.cols; j++) {
         const weight = weights.data[i * weights.cols + j];
         squares.push(s("rect", { x: left + j * side, y: top + i * side, width: side - 2, height: side - 2, rx: 3, class: weight === 0 ? "live-never" : null,
-          style: { "--w": `${(6 + 94 * weight).toFixed(1)}%` }, onclick: () => choose(part, i, j) }));
+          style: { "--w": `${(6 + 94 * weight).toFixed(1)}%` }, onclick: () => choose(part, i, j) },
+          s("title", {}, `${names.queries[i]} → ${names.keys[j]}: ${number(weight)}`)));
       }
-    return h("div", { class: "live-matrix", "aria-hidden": "true" }, s("svg", { viewBox: `0 0 ${width} ${top + side * weights.rows + 4}`, width, height: top + side * weights.rows + 4 },
+    return h("div", { class: "live-matrix", "aria-hidden": "true" }, s("svg", { viewBox: `0 0 ${width} ${height}`, width, height },
+      s("text", { class: "live-axis", x: left - 8, y: top - 8, "text-anchor": "end" }, "keys"),
+      s("text", { class: "live-axis", transform: `translate(13 ${top}) rotate(-90)`, "text-anchor": "end" }, "queries"),
       names.queries.map((name, i) => s("text", { x: left - 8, y: top + (i + 0.5) * side + 3, "text-anchor": "end", class: i === at ? "live-on" : null }, name)),
-      names.keys.map((name, j) => s("text", { transform: `translate(${left + (j + 0.5) * side + 3} ${top - 7}) rotate(-48)`, class: j === key ? "live-on" : null }, name)),
+      names.keys.map((name, j) => s("text", { transform: `translate(${left + (j + 0.5) * side + 3} ${top - 7}) rotate(${-tilt})`, class: j === key ? "live-on" : null }, name)),
       squares, s("rect", { class: "live-row", x: left - 3, y: top + at * side - 3, width: side * weights.cols + 4, height: side + 4, rx: 5 }),
       s("rect", { class: "live-here", x: left + key * side, y: top + at * side, width: side - 2, height: side - 2, rx: 3 })));
   }
 
   function drawAttention(part) {
-    const record = recordOf(part), { inner } = record, at = rowOf(part), names = rowNames(part, inner);
-    const query = part.side === "e" ? at : inner.queries.rows - 1;
+    const record = recordOf(part), { inner } = record, query = rowOf(part), names = rowNames(part, inner);
+    const trained = wholeRecordOf(part).inner.weights[state.head - 1], outlined = state.off.size + state.edits.size > 0;
     const head = state.head - 1, weights = inner.weights[head], weight = row(weights, query), scores = row(inner.scores[head], query), key = keyOf(weight);
     const slice = (m, i) => row(m, i).slice(head * d_k, (head + 1) * d_k);
     const cards = inner.weights.map((each, i) => {
       const own = row(each, query), best = argmax(own), name = `head:${part.at}.${i + 1}`, gone = state.off.has(name);
       return h("li", { class: gone ? "live-off" : null },
-        button(`head-${i + 1}`, { "aria-pressed": String(i === head), onclick: set({ head: i + 1, key: null }, "part"),
+        button(`head-${i + 1}`, { "aria-pressed": String(i === head), onclick: set({ head: i + 1, key: null, ...(part.at.endsWith(".cross") ? { mean: false } : {}) }, "part"),
           "aria-label": `Head ${i + 1}: most to ${names.keys[best]}, ${number(own[best])}` },
           heat(each, query), h("span", {}, h("strong", {}, `Head ${i + 1}`), h("small", {}, names.keys[best], " ", number(own[best]).replace("0.", ".")))),
         flip(name, "on"));
@@ -612,23 +657,25 @@ function mount(root, data) {
     const mixed = slice(inner.heads, query), vectors = ranked.map(([, j]) => slice(inner.values, j));
     const scale = largest(mixed, ...vectors), joined = row(inner.heads, query);
     return [
-      section("heads", h("h3", {}, `All ${config.num_heads} heads`, h("small", {}, ` at “${names.queries[query]}”`)), h("ul", { class: "live-heads" }, cards)),
+      section("heads", h("h3", {}, `All ${config.num_heads} heads`, h("small", {}, ` ${ofQuery(part, query, "at")}`)), h("ul", { class: "live-heads" }, cards)),
       section("matrix", drawMatrix(part, weights, names, query, key)),
-      section("row", h("h3", {}, `Head ${head + 1}: one row`),
+      section("row", h("h3", {}, `Head ${head + 1}: the row ${ofQuery(part, query)}`),
       h("div", { class: "live-scroll" }, h("table", { class: "live-row-table" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key of"), h("th", { scope: "col" }, state.off.has("scale") ? "q · k" : `q · k ÷ √${d_k}`), h("th", { scope: "col" }, "softmax: weight"))),
         h("tbody", {}, Array.from(weight, (value, j) => {
-          const byHand = state.edits.has(`${part.at}.${head + 1}.${at}.${j}`);
-          return h("tr", { class: j === key ? "live-on" : null }, h("th", { scope: "row" }, button(`key-${j}`, { "aria-pressed": String(j === key), onclick: () => choose(part, at, j) }, names.keys[j])),
+          const byHand = state.edits.has(`${part.at}.${head + 1}.${query}.${j}`);
+          return h("tr", { class: j === key ? "live-on" : null }, h("th", { scope: "row" }, button(`key-${j}`, { "aria-pressed": String(j === key), onclick: () => choose(part, query, j) }, names.keys[j])),
             h("td", {}, attended(part, query, j) ? number(scores[j]) : "masked"),
-            h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * value}%` } })), h("b", {}, number(value, 3), byHand && h("em", {}, " by hand"))));
+            h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * value}%` } }), outlined && h("u", { style: { width: `${100 * row(trained, query)[j]}%` } })),
+              h("b", {}, number(value, 3), byHand && h("em", {}, " by hand"))));
         })))),
+        outlined && h("p", { class: "live-note" }, "The outline is the whole model."),
         h("p", { class: "live-flips" }, flip("scale", `÷ √${d_k}, in all heads`, null, "here-scale"), part.side === "d" && part.at.endsWith(".self") && flip("causal", "causal mask, in all layers", null, "here-causal"))),
       section("values", h("h3", {}, "Values, mixed by these weights"),
       strips(scale, ...ranked.map(([value, j], i) => [vectors[i], `${number(value)} × value of “${names.keys[j]}”`, "v", {}]), [mixed, state.off.has(`head:${part.at}.${head + 1}`) ? "head switched off: zeros" : `${ranked.length < weight.length ? "with all smaller ones, " : ""}their sum: the output of head ${head + 1}`, "mix", {}])),
-      section("join", h("h3", {}, "Heads, side by side, through W_O"),
+      section("join", h("h3", {}, formula("Heads, side by side, through W^O")),
       strips(null, [joined, `${config.num_heads} × ${d_k} numbers, those of head ${head + 1} dark`, "mix", { scale: largest(joined), from: head * d_k, to: (head + 1) * d_k }],
-        [row(inner.output, query), "times W_O, plus a bias: the sublayer’s output", "added", { scale: largest(row(inner.output, query)) }])),
+        [row(inner.output, query), formula("times W^O, plus a bias: the sublayer’s output"), "added", { scale: largest(row(inner.output, query)) }])),
       drawStream(part, record, query),
     ];
   }
@@ -638,20 +685,20 @@ function mount(root, data) {
     editor.hidden = true;
     if (part.kind === "output") return drawLogit();
     if (part.kind !== "attention") return [h("h2", {}, "One number"), h("p", { class: "live-note" }, "Choose an attention part, and in it a key: this is where its weight is worked out.")];
-    const { inner } = recordOf(part), at = rowOf(part), names = rowNames(part, inner), query = part.side === "e" ? at : inner.queries.rows - 1;
+    const { inner } = recordOf(part), query = rowOf(part), names = rowNames(part, inner);
     const head = state.head - 1, weight = row(inner.weights[head], query), scores = row(inner.scores[head], query), key = keyOf(weight);
     const q = row(inner.queries, query).slice(head * d_k, (head + 1) * d_k), k = row(inner.keys, key).slice(head * d_k, (head + 1) * d_k);
     const product = q.map((value, i) => value * k[i]), sum = product.reduce((total, value) => total + value, 0);
-    const scaled = !state.off.has("scale"), edit = `${part.at}.${head + 1}.${at}.${key}`;
+    const scaled = !state.off.has("scale"), edit = `${part.at}.${head + 1}.${query}.${key}`;
     const others = scores.reduce((total, value, j) => (attended(part, query, j) ? total + Math.exp(value - scores[key]) : total), 0);
-    edited.name = edit;
-    edited.value = weight[key];
-    amount.textContent = number(weight[key]);
-    unedit.hidden = !state.edits.has(edit);
+    if (!edited.matches(":active")) edited.name = edit; // what is dragged stays the weight that it was
+    edited.value = state.edits.get(edited.name) ?? weight[key];
+    amount.textContent = number(Number(edited.value));
+    unedit.hidden = !state.edits.has(edited.name);
     editor.hidden = false;
     return [
-      h("h2", {}, "One number: the weight of ", quoted(names.keys[key]), " for ", quoted(names.queries[query])),
-      strips(null, [q, `q, the query of “${names.queries[query]}”`, "q", { scale: largest(q, k) }], [k, `k, the key of “${names.keys[key]}”`, "k", { scale: largest(q, k) }], [product, "their products, number by number", "w", {scale: largest(product)}]),
+      h("h2", {}, "One number: the weight of ", quoted(names.keys[key]), ` ${ofQuery(part, query, "for")}`),
+      strips(null, [q, `q, the query ${ofQuery(part, query)}`, "q", { scale: largest(q, k) }], [k, `k, the key of “${names.keys[key]}”`, "k", { scale: largest(q, k) }], [product, "their products, number by number", "w", {scale: largest(product)}]),
       drawSum(q, k, product),
       h("dl", { class: "live-steps-out" },
         h("dt", {}, "Sum: q · k"), h("dd", {}, number(sum, 3)),
@@ -685,9 +732,9 @@ function mount(root, data) {
     const part = byPlace.get(state.at), at = rowOf(part), out = part.side === "e" ? view.now.encoded : view.trace;
     const crumbs = [h("span", {}, part.side === "e" ? "Encoder" : "Decoder", part.layer ? ` ${part.layer}` : ""), h("span", {}, part.name)];
     if (part.kind === "attention") {
-      const { inner } = recordOf(part), names = rowNames(part, inner), query = part.side === "e" ? at : inner.queries.rows - 1;
-      const key = keyOf(row(inner.weights[state.head - 1], query));
-      crumbs.push(h("span", {}, `head ${state.head}`), h("span", {}, names.queries[query], " → ", names.keys[key]));
+      const { inner } = recordOf(part), names = rowNames(part, inner);
+      const key = keyOf(row(inner.weights[state.head - 1], at));
+      crumbs.push(h("span", {}, `head ${state.head}`), h("span", {}, names.queries[at], " → ", names.keys[key]));
     } else crumbs.push(h("span", {}, part.side === "e" ? sourceText(at) : targetText(view.inputs[at])));
     let body = [];
     if (part.kind === "attention") body = drawAttention(part);
@@ -721,8 +768,38 @@ function mount(root, data) {
       explain(kind), body);
   }
 
+  // How probable the token in hand stays with one more head off, for each head.
+  function withoutEach() {
+    const wanted = view.tokens[view.at] ?? config.eos_id, found = new Map();
+    for (const part of parts.filter((each) => each.kind === "attention"))
+      for (let head = 1; head <= config.num_heads; head++) {
+        const name = `head:${part.at}.${head}`, run = { off: new Set(state.off).add(name), edits: state.edits };
+        const encoded = part.side === "e" ? encode(model, view.ids, run) : view.now.encoded;
+        found.set(name, probabilityOf(decode(model, encoded, view.inputs, run), wanted));
+      }
+    return found;
+  }
+
+  const probabilityOf = (trace, id) => Math.exp(logSoftmax(logitsOf(trace, view.at))[id]);
+
+  let alone = null; // what was found, and for which translation
+
+  function tryEach() {
+    alone = { key: view.key, found: withoutEach() };
+    update("heads");
+  }
+
+  function drawHead(part, head, now, found) {
+    const name = `head:${part.at}.${head}`, left = found?.get(name);
+    const where = `${part.side === "e" ? "encoder" : "decoder"} ${part.layer}, ${part.at.endsWith("cross") ? "cross" : "self"}`;
+    return h("span", {}, button(`grid-${name}`, { "aria-pressed": String(!state.off.has(name)),
+      "aria-label": `Head ${head} of ${where}: on${found ? `; without it ${percent(left)}` : ""}`, onclick: () => toggle(name) }, String(head)),
+      found && h("small", { "aria-hidden": "true", style: { "--w": number(Math.min(1, Math.abs(left - now)), 3) } }, percent(left)));
+  }
+
   function drawBreak() {
     const attention = parts.filter((part) => part.kind === "attention");
+    const found = alone?.key === view.key ? alone.found : null, token = view.tokens[view.at] ?? config.eos_id, now = probabilityOf(view.trace, token);
     fill(panes.break,
       h("h2", {}, "Break it"), explain("break", [14]),
       h("div", { class: "live-switches" },
@@ -731,13 +808,15 @@ function mount(root, data) {
           h("span", {}, "Pad the source", h("small", {}, "three <pad> behind the sentence, as in a batch"))),
         flip("padding", "Padding mask", state.pads ? "off: the padding is attended to" : "off: matters where there is padding")),
       h("h3", {}, `Heads (${heads})`),
+      h("p", { class: "live-try" }, button("alone", { onclick: tryEach }, "Try each head alone"),
+        h("span", { class: "live-note" }, found ? [`Below each head: the probability of ${quoted(targetText(token))} with that head off. As it is now: ${percent(now)}.`]
+          : `Switches off one after the other, and shows how probable ${quoted(targetText(token))} stays.`)),
       h("div", { class: "live-head-grid" }, attention.map((part) => h("fieldset", {}, h("legend", {}, `${part.side === "e" ? "Encoder" : "Decoder"} ${part.layer}, ${part.at.endsWith("cross") ? "cross" : "self"}`),
-        Array.from({ length: config.num_heads }, (_, i) => { const name = `head:${part.at}.${i + 1}`;
-          return button(`grid-${name}`, { "aria-pressed": String(!state.off.has(name)), "aria-label": `Head ${i + 1} of ${part.side === "e" ? "encoder" : "decoder"} ${part.layer}, ${part.at.endsWith("cross") ? "cross" : "self"}: on`, onclick: () => toggle(name) }, String(i + 1)); })))));
+        Array.from({ length: config.num_heads }, (_, i) => drawHead(part, i + 1, now, found))))));
   }
 
   function drawTabs() {
-    tabs.replaceChildren(...Object.entries(TABS).map(([name, label]) => button(`tab-${name}`, { "aria-pressed": String(state.tab === name), onclick: set({ tab: name }) }, label)));
+    tabs.replaceChildren(...Object.entries(TABS).map(([name, label]) => button(`tab-${name}`, { "aria-pressed": String(state.tab === name), onclick: () => look({ tab: name }, null) }, label)));
     for (const [name, pane] of Object.entries(panes)) pane.classList.toggle("live-chosen", name === state.tab);
   }
 
@@ -751,6 +830,7 @@ function mount(root, data) {
   function understand() {
     understood = { ...read(state.sentence), sentence: state.sentence };
     if (!understood.problem && !understood.unknown) shown = understood;
+    else if (!shown && !read(data.examples[0] ?? "").problem) shown = { ...read(data.examples[0]), sentence: data.examples[0] };
   }
 
   function announce(what) {
@@ -758,16 +838,47 @@ function mount(root, data) {
     const words = target.decode(view.tokens), next = targetText(view.tokens[view.at] ?? config.eos_id);
     if (understood !== shown) said.textContent = understood.problem ?? "A word is not in the vocabulary.";
     else if (what === "answer") said.textContent = `Translation: ${words}${changes() ? ` Whole model: ${target.decode(view.wholeTokens)}` : ""}`;
+    else if (what === "heads") said.textContent = `Each of the ${heads} heads was switched off, one at a time.`;
     else if (what === "step") said.textContent = `Step ${view.at + 1}: ${next}.`;
     else if (what === "part") said.textContent = panes.detail.querySelector(".live-crumbs")?.innerText.replace(/\s*›\s*/g, ", ").replace(/\s+all numbers\s*$/, "") ?? "";
   }
 
+  // The control in use keeps its place in the window, whatever is drawn above it.
+  let used = null;
+  for (const kind of ["click", "input", "change", "keydown"])
+    root.addEventListener(kind, (event) => { used = event.target.closest("[data-key]"); }, true);
+  const find = (key) => [...root.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);
+  const placeOf = (element) => (element?.getClientRects().length ? element.getBoundingClientRect().top : null);
+
+  function keepPlace(key, place) {
+    const now = place === null ? null : placeOf(find(key));
+    if (now !== null && now !== place) scrollBy({ top: now - place, behavior: "instant" });
+  }
+
+  // What stays at the top of the window while its reader scrolls.
+  const bar = () => (getComputedStyle(answer).display === "contents" ? spoken : answer);
+
+  function reveal(pane, always = true) {
+    const { position, top } = getComputedStyle(bar()), narrow = tabs.getClientRects().length > 0;
+    const covered = position === "sticky" ? parseFloat(top) + bar().offsetHeight + (narrow ? tabs.offsetHeight : 0) : 0;
+    const over = pane.getBoundingClientRect().top - covered - 12;
+    if (always || over < 0) scrollBy({ top: over, behavior: "instant" });
+  }
+
+  // Where there is one pane at a time, its beginning comes into view.
+  function look(change, what = "part") {
+    state = { ...state, ...change };
+    update(what);
+    if (tabs.getClientRects().length) reveal(panes[state.tab], what !== null);
+  }
+
   function update(what) {
+    const usedKey = root.contains(used) ? used.dataset.key : null, place = usedKey ? placeOf(used) : null;
     const key = root.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const scrolled = chips.querySelector(".live-tokens")?.scrollLeft ?? 0;
     drawChips();
     if (scrolled && chips.querySelector(".live-tokens")) chips.querySelector(".live-tokens").scrollLeft = scrolled;
-    answer.hidden = !shown;
+    answer.hidden = box.hidden = !shown;
     tabs.hidden = small || !shown;
     if (shown) {
       view = compute();
@@ -779,8 +890,10 @@ function mount(root, data) {
       if (!panes.break.hidden) drawBreak();
       if (!small) drawTabs();
     }
-    const focused = key && [...root.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);
+    const focused = key && find(key);
     if (focused && focused !== document.activeElement) focused.focus({ preventScroll: true });
+    keepPlace(usedKey, place);
+    used = null;
     announce(what);
     if (what && owner(root)) {
       try { history.replaceState(null, "", toHash()); } catch { /* a page that is no file has no address */ }
@@ -790,21 +903,39 @@ function mount(root, data) {
 
   answer.addEventListener("keydown", (event) => {
     if (!event.target.dataset.key?.startsWith("step-")) return;
-    const to = { ArrowLeft: view.at - 1, ArrowRight: view.at + 1, Home: 0, End: view.tokens.length - 1 }[event.key];
+    const from = Number(event.target.dataset.key.slice("step-".length));
+    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: view.tokens.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     goTo(to);
     root.querySelector(`[data-key="step-${view.at}"]`)?.focus({ preventScroll: true });
   });
-  addEventListener("hashchange", () => {
-    if (!owner(root) || !location.hash.includes("=") || location.hash === toHash()) return;
-    state = fromHash(location.hash);
+
+  // To a state from an address: what it is about comes into view.
+  function follow(hash) {
+    state = fromHash(hash);
     input.value = state.sentence;
     understand();
     update();
-    root.scrollIntoView();
+    revealTab();
+  }
+
+  function revealTab() {
+    if (state.tab === "answer") root.scrollIntoView({ behavior: "instant" });
+    else reveal(panes[state.tab]);
+  }
+
+  addEventListener("hashchange", () => {
+    if (owner(root) && location.hash.includes("=")) follow(location.hash);
+  });
+  // The same address once more is no change of the address.
+  addEventListener("click", (event) => {
+    const link = event.target.closest?.('a[href^="#s="]');
+    if (link && !event.defaultPrevented && link.hash === location.hash && owner(root)) follow(link.hash);
   });
   new ResizeObserver(drawWires).observe(stage);
+  const measure = new ResizeObserver(() => root.style.setProperty("--live-bar", `${bar().offsetHeight}px`));
+  for (const each of [answer, spoken]) measure.observe(each);
 
   input.id = `live-input-${document.querySelectorAll(".live-input").length}`;
   input.value = state.sentence;
@@ -813,8 +944,9 @@ function mount(root, data) {
   understand();
   const size = `${data.parameters.toLocaleString("en")} parameters, ${heads} heads, all in this page`;
   root.replaceChildren(small ? "" : h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere."),
-    form, chips, answer, tabs, h("div", { class: "live-panes" }, Object.values(panes)), said);
+    form, chips, answer, tabs, box, said);
   update();
+  if (owner(root) && new URLSearchParams(location.hash.slice(1)).has("tab")) revealTab();
 }
 
 // The first whole model of a page keeps its state in the address.

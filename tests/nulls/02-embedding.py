@@ -105,9 +105,8 @@ shifted = torch.randn
 torch.randn = lambda *size, **options: shifted(*size, **options) + 1
 
 # %% claim: With the rows and both maps turned
-# null: the maps stay as they were
-linear = F.linear
-F.linear = lambda x, weight, bias: linear(x, weight @ turn.T @ turn.T, bias)
+# null: rows moved, and not turned alone
+trained = trained + 0.3
 
 # %% claim: With the rows and both maps turned
 # null: rows stretched, not turned
