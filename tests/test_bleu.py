@@ -55,7 +55,9 @@ def test_tokenised_text_raises_no_alarm(caplog):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], []), "hypotheses must be .* got 0"),
+        (([], []), "at least one hypothesis is needed, got none"),
+        (("abc", ["a"] * 3), "hypotheses must be several, got the text 'abc'"),
+        ((["a"], "a"), "references must be several, got the text 'a'"),
         ((["a"], ["a", "b"]), "one reference, got 1 and 2$"),
         ((["a"], ["a"], "Tok"), "text must be tok or raw, got 'Tok'$"),
     ],

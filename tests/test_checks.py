@@ -16,6 +16,7 @@ from transformer.checks import (
     require_pairs,
     require_positive,
     require_probability,
+    require_some,
 )
 from transformer.model import Transformer, TransformerConfig
 from transformer.named_weights import load_strictly, restored, shapes_only
@@ -158,3 +159,10 @@ def test_a_model_of_shapes_keeps_what_is_made_elsewhere():
     )
     ids = torch.tensor([[3, 4]])
     assert model(ids, ids).equal(whole.eval()(ids, ids))
+
+
+def test_something_is_needed() -> None:
+    require_some("example", [1])
+    for nothing in ([], (), {}, torch.ones(0)):
+        with pytest.raises(ValueError, match=r"^at least one example is needed, "):
+            require_some("example", nothing)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_runs import write_corpus
 
 from transformer.cli import main
 from transformer.cli.lines import read_lines
@@ -635,3 +636,35 @@ def test_help_of_train_has_every_setting(capsys):
         *("patience", "seed"),
     ):
         assert f"--{option}" in output
+
+
+def test_arguments_with_a_space_are_sentences_of_their_own(capsys):
+    sentences = "Il a deux chats", "J'aime Rome"
+    expected = "He has two cats\nI like Rome\n"
+    assert run(capsys, "translate", *sentences) == (0, expected, "")
+    words = "Le", "chat", "est", "noir"
+    found = run(capsys, "translate", sentences[0], *words)
+    assert found == (0, "He has two cats\nThe cat is black\n", "")
+    assert run(capsys, "translate", *words)[1] == "The cat is black\n"
+    code, output, errors = run(capsys, "translate", sentences[0], "Il a Zorro")
+    assert (code, output) == (2, "")
+    assert "sentence 2: unknown word 'Zorro'" in errors
+
+
+def test_the_words_that_are_listed_are_the_translators(capsys, tmp_path):
+    path = tmp_path / "mine.safetensors"
+    Translator.phrasebook().save(path)
+    _, _, errors = run(capsys, "translate", "--weights", path, "Zorro")
+    assert f'"python -m transformer words --weights {path}" lists them' in errors
+
+
+def test_one_pair_that_is_left_out_is_one(capsys, tmp_path):
+    data = write_corpus(tmp_path / "data")
+    for language in ("fr", "en"):
+        with (data / f"train.{language}").open("a", encoding="utf-8") as file:
+            file.write("le chat " * 200 + "\n")
+    languages = "--source", "fr", "--target", "en"
+    options = *SIZES, *languages, "--data", data, "--out", tmp_path / "run"
+    code, _, errors = run(capsys, "train", *options, "--epochs", "1")
+    assert code == 0
+    assert "1 pair is left out: too long or empty" in errors

@@ -263,3 +263,10 @@ def test_memory_is_counted_for_a_language_model():
     needed = memory_needed(model.config)
     layers, positions = 4 * 100_000, 24 * 128 * 128
     assert 0.95 < (needed - layers - positions) / (20 * parameters) <= 1
+
+
+def test_prompts_with_a_space_are_continued_apart(capsys, whole):
+    options = "--weights", whole, "--length", "3", "--temperature", "0.0001"
+    apart = [run(capsys, "generate", *options, p)[1] for p in ("He has", "The cat")]
+    found = run(capsys, "generate", *options, "He has", "The", "cat")
+    assert found == (0, "".join(apart), "")

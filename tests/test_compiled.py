@@ -171,5 +171,5 @@ def test_what_it_needs_is_said() -> None:
         pytest.raises(RuntimeError, match=r"needs a C\+\+ compiler, such as g"),
     ):
         greedy_search(CompiledDecoder(random_model()), BATCH, 4)
-    with pytest.raises(ValueError, match=r"needs a Transformer .* got a Linear"):
+    with pytest.raises(ValueError, match="needs a Transformer, got a Linear"):
         CompiledDecoder(nn.Linear(2, 2))

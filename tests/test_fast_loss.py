@@ -329,3 +329,10 @@ def test_four_numbers_take_one_draw(size):
     torch.manual_seed(1)
     torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None)
     assert torch.equal(drawn, torch.rand(3))
+
+
+def test_autocast_takes_a_device_by_name_or_as_it_is() -> None:
+    x = torch.ones(2, 2)
+    for device in ("cpu", torch.device("cpu"), torch.device("cpu", 0)):
+        with bf16_autocast(device):
+            assert (x @ x).dtype is torch.bfloat16

@@ -198,6 +198,13 @@ def test_the_books_own_training_learns_there():
     assert losses[-1] < 0.8 * losses[0]
 
 
+def test_a_model_without_a_process_group_is_trained_where_it_is(dataset, tmp_path):
+    model = small_model(dataset).to(DEVICE)
+    run_steps(dataset, tmp_path, 6, model=model)  # over an epoch's end
+    assert {weight.device.type for weight in model.parameters()} == {DEVICE}
+    run_steps(dataset, tmp_path, model=small_model(dataset).to(DEVICE))
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_run_that_was_left_goes_on_exactly(dataset, tmp_path, bf16):
     assert made_for_bf16(DEVICE)

@@ -444,7 +444,7 @@ def test_sizes_that_are_refused(fields, message) -> None:
             "prompt of 20 ids and 6 more need 25 positions, the model has 24",
         ),
         (lambda m: greedy_search(m, [[1]], 3), "PromptDecoder for a language model"),
-        (lambda m: PromptDecoder(m.encoder), "needs a LanguageModel, got a Encoder"),
+        (lambda m: PromptDecoder(m.encoder), "needs a LanguageModel, got an Encoder"),
         (lambda m: GPT2(config(norm_first=False)), "pre-norm, got norm_first=False"),
         (lambda m: LearnedPositions(0), "d_model .* got 0"),
         (lambda m: LearnedPositions(8, dropout=1.0), "got 1.0"),
@@ -556,8 +556,8 @@ def foreign(model):
 
 
 CHANGES = {
-    hooked: r"encoder.layers.1, a EncoderLayer, has hooks of its own",
-    patched: r"encoder.layers.0, a EncoderLayer, has forward of its own",
+    hooked: r"encoder.layers.1, an EncoderLayer, has hooks of its own",
+    patched: r"encoder.layers.0, an EncoderLayer, has forward of its own",
     shared: r"encoder.layers.0.self_attention, a GroupedQuery\w+, has hooks of its own",
     doubled: r"encoder.layers.1.self_attention, a Twice, has forward of its own",
     foreign: r"encoder.layers.1.self_attention must be .* MultiHeadA\w+, got Multihead",

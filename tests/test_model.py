@@ -10,7 +10,7 @@ from hypothesis import given
 from strategies import models, shake, token_ids
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils import prune
+from torch.nn.utils import parametrize, prune
 
 from transformer import MultiHeadAttention, Transformer, TransformerConfig, padding_mask
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
@@ -225,9 +225,9 @@ def untied_target(model):
 @pytest.mark.parametrize(
     ("change", "tied", "message"),
     [
-        (weight_norm_on_the_output, False, 'Missing.*"output.weight"'),
+        (weight_norm_on_the_output, False, "has a parametrization on output: merge"),
         (weight_norm_on_the_output, True, "output"),
-        (pruned_output, False, 'Missing.*"output.weight"'),
+        (pruned_output, False, "has pruned weights on output: make them plain"),
         (output_with_a_bias, False, 'Unexpected.*"output.bias"'),
         (wider_output, False, r"output.weight: got \(10, 8\), expected \(9, 8\)"),
         (a_layer_less, False, r'Missing.*"decoder.layers.1.\S+"'),
@@ -433,3 +433,39 @@ def test_a_printed_model_says_how_many_heads_and_where_the_norms_are() -> None:
     said = repr(Transformer(small(norm_first=True)))
     assert "num_heads=2" in said
     assert "norm_first=True" in said
+
+
+def test_a_subclass_loads_what_it_saved_and_a_plain_file_as_itself(tmp_path) -> None:
+    class Mine(Transformer):
+        pass
+
+    path = tmp_path / "model.safetensors"
+    Mine(small()).save(path)
+    assert type(Mine.load(path)) is Mine
+    assert type(Transformer.load(path)) is Transformer
+    assert type(Mine.load(tmp_path)) is Mine  # as in the folder of a run
+    with pytest.raises(ValueError, match=r"no checkpoint at .*model\.safetensors"):
+        Transformer.load(path.parent / "..")
+    with pytest.raises(ValueError, match="got the name ''"):
+        Transformer.load("")
+
+
+def test_what_must_be_merged_before_saving_is_named(tmp_path) -> None:
+    name = r"encoder\.layers\.0\.self_attention\.query_proj"
+    for change, way in (
+        (
+            lambda layer: parametrize.register_parametrization(
+                layer, "weight", nn.Identity()
+            ),
+            "a parametrization on {}: merge it with "
+            r"torch\.nn\.utils\.parametrize\.remove_parametrizations before saving",
+        ),
+        (
+            lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+            r"pruned weights on {}: .* torch\.nn\.utils\.prune\.remove before saving",
+        ),
+    ):
+        model = Transformer(small())
+        change(model.encoder.layers[0].self_attention.query_proj)
+        with pytest.raises(ValueError, match="^the model has " + way.format(name)):
+            model.save(tmp_path / "model")

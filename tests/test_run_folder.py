@@ -410,7 +410,10 @@ def test_metrics_that_are_damaged_are_left_out(dataset, whole_run, tmp_path):
     assert all(isinstance(each, StepMetrics) for each in found)
     run_steps(dataset, tmp_path)
     assert_same_run(tmp_path, whole_run)
-    assert read_metrics(tmp_path / "nowhere") == []
+    (tmp_path / "metrics.jsonl").unlink()
+    assert read_metrics(tmp_path) == []
+    with pytest.raises(ValueError, match=r"no folder of a run at .*nowhere"):
+        read_metrics(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("wrong", [b"{", b"[]", b"\xff\xfe{}", b"[" * 99_999, b"{}"])

@@ -26,6 +26,7 @@ from transformer.decoding.search import (
 )
 from transformer.decoding.step import CachedDecoder, evaluating
 from transformer.decoding.support import packable_weights
+from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 
 PAD, BOS, EOS = 0, 1, 2
@@ -656,3 +657,20 @@ def test_logits_that_are_no_numbers_are_named(search, number):
 def test_bad_options_are_refused(search, options, message):
     with pytest.raises(ValueError, match=message):
         search(random_model(), [[3]], max_length=5, **options)
+
+
+def test_what_a_decoder_lacks_is_named():
+    class Half:
+        model = random_model()
+
+    class Other:
+        def prefill(self, source_ids, max_length, beam_size):
+            raise NotImplementedError
+
+    needs = "a decoder needs `model` and `prefill`"
+    with pytest.raises(ValueError, match=f"^{needs}, Half lacks `prefill`$"):
+        greedy_search(Half(), [[3]], 2)
+    with pytest.raises(ValueError, match=f"^{needs}, Other lacks `model`$"):
+        greedy_search(Other(), [[3]], 2)
+    with pytest.raises(ValueError, match=r"lacks .*: give translator\.decoder"):
+        greedy_search(Translator.phrasebook(), [[3]], 2)

@@ -126,7 +126,8 @@ def test_the_fewest_pieces_are_named_and_will_do():
     assert SubwordTokenizer.train(["abc cab"] * 2, 9).vocab_size == 9
     for arguments, message in (
         ((["abc"], 0), "vocab_size must be .* got 0"),
-        (([], 9), "sentences must be .* got 0"),
+        (([], 9), "at least one sentence is needed, got none"),
+        (("one string", 9), "sentences must be several, got the text 'one string'"),
         ((["abc"], 9, "Tok"), "text must be tok or raw"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -250,3 +251,8 @@ def test_more_pieces_than_a_text_can_give_take_no_memory(text, vocab_size):
     sentences = ["abcdefgh Hunde, was?", "x" * 64, "é", "l'été!"]
     found = SubwordTokenizer.train(sentences, vocab_size, text)
     assert found.to_json() == SubwordTokenizer.train(sentences, 10_000, text).to_json()
+
+
+def test_subwords_say_how_many_they_are(subwords):
+    size = subwords.vocab_size
+    assert repr(subwords) == f"SubwordTokenizer({size} subwords, text='tok')"

@@ -20,6 +20,7 @@ from transformer.beyond.text_generator import (
 )
 from transformer.text.phrasebook import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Vocabulary, WordTokenizer
 from transformer.training.run_folder import read_metrics
 from transformer.training.text_trainer import (
     TEXT_PRESET,
@@ -28,6 +29,7 @@ from transformer.training.text_trainer import (
     text_loss,
     train_language_model,
 )
+from transformer.training.train_state import TrainState
 
 SIZES = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 16, "dropout": 0.2}
 SIZES |= {"max_length": 12}
@@ -128,7 +130,7 @@ def test_too_little_text_and_a_window_too_long_are_refused(dataset):
     config = dataclasses.replace(CONFIG, micro_batch_tokens=11)
     with pytest.raises(ValueError, match="max_length = 12 tokens, but at most 11 fit"):
         train_language_model(new_model(dataset), dataset, config)
-    with pytest.raises(ValueError, match="files must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="at least one file is needed, got none"):
         TextDataset.load([])
     with pytest.raises(ValueError, match="but the tokenizer"):
         train_language_model(language_model(50, SIZES), dataset, CONFIG)
@@ -338,7 +340,7 @@ def test_one_file_may_stand_alone(book, dataset):
 
 def test_a_text_without_a_next_token_has_no_loss(dataset):
     model = language_model(90, SIZES)
-    with pytest.raises(ValueError, match=r"labels must be .* got 0"):
+    with pytest.raises(ValueError, match="at least two tokens are needed, got 1"):
         text_loss(model, dataset.train[:1])
 
 
@@ -386,3 +388,34 @@ def test_draws_depend_on_the_generator_alone(whole):
 def test_a_generator_refuses(whole, arguments, message):
     with pytest.raises(ValueError, match=message):
         TextGenerator.load(whole).generate(*arguments)
+
+
+def test_a_model_is_trained_where_it_is_or_is_asked_to_go(dataset, monkeypatch):
+    devices = []
+
+    class Noted(TrainState):
+        def __init__(self, model, config, process_group):
+            devices.append(process_group.device)
+            super().__init__(model, config, process_group)
+
+    monkeypatch.setattr("transformer.training.text_trainer.TrainState", Noted)
+    train_language_model(new_model(dataset), dataset, CONFIG)
+    for device in (None, "meta"):
+        model = new_model(dataset).to(device or "meta")
+        with pytest.raises(ValueError, match="on the meta device, without numbers"):
+            train_language_model(model, dataset, CONFIG, device=device)
+    train_language_model(new_model(dataset), dataset, CONFIG, device="cpu")
+    assert [device.type for device in devices] == ["cpu", "meta", "meta", "cpu"]
+
+
+def test_a_tokenizer_that_cannot_write_texts_is_refused_at_once():
+    words = WordTokenizer(Vocabulary("abc"))
+    model = language_model(words.vocab_size, SIZES)
+    with pytest.raises(ValueError, match="WordTokenizer lacks `normalize`"):
+        TextGenerator(model, words)
+
+
+def test_a_runs_folder_is_loaded_as_its_model(whole):
+    one, other = LanguageModel.load(whole), TextGenerator.load(whole).model
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(mine.equal(theirs) for mine, theirs in pairs)

@@ -132,6 +132,14 @@ def test_other_classes_and_the_wrong_direction_are_refused() -> None:
         )
 
 
+def test_a_module_is_not_its_state() -> None:
+    for module, way in ((torch_model(), from_torch), (nn.Linear(2, 2), to_torch)):
+        kind = type(module).__name__
+        message = f"^a state_dict is needed, got an? {kind}: give its state_dict\\(\\)$"
+        with pytest.raises(ValueError, match=message):
+            way(module)
+
+
 def test_frozen_weights_stay_frozen() -> None:
     theirs = torch_model().requires_grad_(requires_grad=False)
     ours = from_torch(dict(theirs.named_parameters()))

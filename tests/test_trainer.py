@@ -351,12 +351,14 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkey
         with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
             train_translator(model, dataset, CONFIG, **{name: 0})
     few = dataclasses.replace(CONFIG, batch_tokens=9)
-    with pytest.raises(ValueError, match="tokens, but at most 9 fit"):
+    with pytest.raises(ValueError, match=r"example \d+ has \d+ .*, batch_tokens is 9$"):
         train_translator(model, dataset, few)
     with pytest.raises(ValueError, match="name of a folder, got ''"):
         train_translator(model, dataset, CONFIG, "")
     for name in ("train", "validation", "validation_pairs"):
-        with pytest.raises(ValueError, match=f"{name} must be .* got 0"):
+        one = name.replace("_pairs", " pair")
+        message = f"^at least one {one}.* is needed, got none"
+        with pytest.raises(ValueError, match=message):
             train_translator(model, dataset._replace(**{name: []}), CONFIG)
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu.metrics", None)
     with pytest.raises(ValueError, match="needs sacrebleu: pip install"):
@@ -436,5 +438,43 @@ def test_a_hook_or_forward_of_the_models_own_counts_in_its_loss(dataset):
     whole = model.forward
     model.forward = lambda *ids: 0 * whole(*ids)
     assert validation_loss(model, dataset.validation) == pytest.approx(even)
-    with pytest.raises(ValueError, match=r"examples must be .* got 0"):
+    with pytest.raises(ValueError, match="at least one example is needed, got none"):
         validation_loss(model, [])
+
+
+def test_a_model_is_trained_where_it_is(dataset, monkeypatch):
+    devices = []
+
+    class Noted(TrainState):
+        def __init__(self, model, config, process_group):
+            devices.append(process_group.device)
+            super().__init__(model, config, process_group)
+
+    monkeypatch.setattr("transformer.training.trainer.TrainState", Noted)
+    model = small_model(dataset)
+    train_translator(model, dataset, CONFIG)
+    with pytest.raises(ValueError, match="on the meta device, without numbers"):
+        train_translator(model.to("meta"), dataset, CONFIG)
+    train_translator(small_model(dataset), dataset, CONFIG, None, ProcessGroup())
+    assert [device.type for device in devices] == ["cpu", "meta", "cpu"]
+
+
+@pytest.mark.plain
+def test_an_example_at_fault_is_named_before_the_first_step(dataset):
+    model = small_model(dataset)
+    size, first = model.config.source_vocab_size, dataset.train[0]
+    for wrong, message in (
+        (([size], [3]), f"source id outside 0..{size - 1}, got {size}"),
+        (([3], [-1]), f"target id outside 0..{size - 1}, got -1"),
+        (([], [3]), "empty source"),
+        (([3, 0], [3]), "padding id 0 in its source"),
+        (([3] * 65, [3]), "65 source tokens, max_length is 64"),
+        (([3], [3] * 64), "65 target tokens with its end, max_length is 64"),
+    ):
+        spoilt = dataset._replace(train=[first, wrong])
+        with pytest.raises(ValueError, match=f"^train example 2 has .*{message}$"):
+            train_translator(model, spoilt, CONFIG)
+    micro = dataclasses.replace(CONFIG, micro_batch_tokens=9)
+    long = dataset._replace(train=[([3] * 10, [3])])
+    with pytest.raises(ValueError, match=r"example 1 has 10 .*, micro_batch_tokens is"):
+        train_translator(model, long, micro)

@@ -5,9 +5,20 @@ import pytest
 import torch
 from torch import nn
 
+from transformer.beyond.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    PromptDecoder,
+)
 from transformer.decoding.search import greedy_search
+from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
-from transformer.text.batches import batches_by_tokens, example_length, make_batch
+from transformer.text.batches import (
+    Batch,
+    batches_by_tokens,
+    example_length,
+    make_batch,
+)
 from transformer.text.phrasebook import phrasebook_examples, sample_pairs
 from transformer.training.accuracy import exact_match, exact_matches
 from transformer.training.config import TrainingConfig, noam_learning_rate
@@ -160,12 +171,12 @@ def test_batches_go_to_the_models_device():
 
 @pytest.mark.plain
 def test_what_cannot_be_trained_on_is_refused():
-    with pytest.raises(ValueError, match=r"examples .* got 0"):
-        next(train(small_model(), []))
-    with pytest.raises(ValueError, match=r"examples .* got 0"):
-        exact_match(small_model(), [])
-    with pytest.raises(ValueError, match=r"1\.\.4, got 6"):
-        next(train(small_model(), [([3] * 6, [3])], TrainingConfig(batch_tokens=4)))
+    small = TrainingConfig(batch_tokens=4)
+    for learn in (train, exact_match):
+        with pytest.raises(ValueError, match="one example is needed, got none"):
+            learn(small_model(), [])
+    with pytest.raises(ValueError, match=r"example 1 has 6 source .*batch_tokens is 4"):
+        train(small_model(), [([3] * 6, [3])], small)
     with pytest.raises(ValueError, match=r"1\.\.4096, got 4097"):
         exact_matches(small_model(), [([3] * 4097, [4])])
 
@@ -189,3 +200,46 @@ def test_the_phrasebooks_default_training_takes_the_steps_it_always_took():
     losses = [5.426767, 5.439031, 5.342350, 5.287612, 5.264788]
     assert [each.loss for each in first] == pytest.approx(losses, rel=1e-4)
     assert first[0].total_steps == 48
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (([3] * 9, [3]), "has 9 source tokens, max_length is 8$"),
+        (([3], [3] * 8), "has 9 target tokens with its end, max_length is 8$"),
+        (([11], [3]), r"has a source id outside 0\.\.10, got 11$"),
+        (([3], [3, -1]), r"has a target id outside 0\.\.10, got -1$"),
+        (([3], [3], [3]), r"must be two lists of ids, got \(\[3\], \[3\], \[3\]\)$"),
+        ((["le"], ["the"]), r"must be two lists of ids, got \(\['le"),
+        (("le", "the"), "must be two lists of ids, got"),
+        (([3.0], [3]), "must be two lists of ids, got"),
+        (7, "must be two lists of ids, got 7$"),
+    ],
+)
+def test_an_example_at_fault_is_named_before_the_first_step(example, message):
+    with pytest.raises(ValueError, match=f"^example 26 {message}"):
+        train(small_model(), [*EXAMPLES, example])
+
+
+def test_each_caller_says_what_it_takes():
+    sizes = LanguageModelConfig(11, 16, 2, 1, 16, 0.0, max_length=8)
+    lm = LanguageModel(sizes)
+    for model, message in (
+        (lm, "^train needs a Transformer, got a LanguageModel: train_language_model t"),
+        (PromptDecoder(lm), "^train needs a Transformer, got a PromptDecoder$"),
+        (small_model().encoder, "^train needs a Transformer, got an Encoder$"),
+        (Translator.phrasebook(), "got a Translator: give translator.model$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(model, EXAMPLES)
+    with pytest.raises(ValueError, match=r"^exact_match needs a Tr.*LanguageModel$"):
+        exact_match(lm, EXAMPLES)
+    with pytest.raises(ValueError, match=r"^a search needs a Transformer or a decoder"):
+        greedy_search(nn.Linear(2, 2), [[3]], 4)
+
+
+def test_a_batch_goes_to_a_device():
+    batch = make_batch(EXAMPLES).to("meta")
+    assert {ids.device.type for ids in batch} == {"meta"}
+    assert isinstance(batch, Batch)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import typing
 
 import pytest
 import torch
@@ -171,7 +172,7 @@ def test_wrapped_models_are_unwrapped(joint, subwords):
     assert translator.model is wrapped.module
     assert translator.translate("le chat") == joint.translate("le chat")
     with pytest.raises(
-        ValueError, match=r"needs a Transformer or a decoder \(.*\), got a Lin"
+        ValueError, match=r"^a Translator needs a Transformer, got a Linear$"
     ):
         Translator(nn.Linear(2, 2), subwords, subwords)
 
@@ -381,3 +382,33 @@ def test_a_translator_without_a_name_is_refused(tmp_path, monkeypatch) -> None:
     for kind in (Translator, TextGenerator):
         with pytest.raises(ValueError, match="got the name ''"):
             kind.load("")
+
+
+@pytest.mark.plain
+def test_a_tokenizer_that_lacks_something_is_refused_at_once(phrasebook):
+    class Half:
+        vocab_size, pad_id, bos_id = 29, 0, 1
+        encode = decode = to_json = None
+
+    with pytest.raises(ValueError, match=r"tokenizer needs .*, Half lacks `eos_id`$"):
+        Translator(random_model(29), Half(), Half())
+
+
+@pytest.mark.plain
+def test_what_is_no_sentence_is_named(phrasebook):
+    with pytest.raises(ValueError, match=r"^sentence 2: a sentence must be text, got"):
+        phrasebook.translate(["Jane", None])
+    with pytest.raises(ValueError, match=r"^a sentence must be text, got 7$"):
+        phrasebook.translate(7)
+
+
+def test_a_translator_says_what_it_is(phrasebook):
+    assert repr(phrasebook) == (
+        "Translator('fr' to 'en', WordTokenizer(257 words), WordTokenizer(160 words))"
+    )
+
+
+def test_types_tell_one_sentence_from_several():
+    one, several = typing.get_overloads(Translator.translate)
+    assert typing.get_type_hints(one)["return"] is str
+    assert typing.get_type_hints(several)["return"] == list[str]

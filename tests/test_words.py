@@ -246,3 +246,11 @@ def test_an_unknown_word_reaches_another_process() -> None:
         assert type(error) is UnknownWordError
         assert str(error) == str(raised.value)
         assert (error.word, error.suggestions) == ("jane", ["Jane"])
+
+
+def test_a_capital_hides_no_similar_word():
+    known = Vocabulary(["il", "voit", "Rome"])
+    with pytest.raises(UnknownWordError, match=r"'Il' \(did you mean il\?\)"):
+        WordTokenizer(known).encode("Rome Il")
+    with pytest.raises(UnknownWordError, match=r"'ROME' \(did you mean Rome\?\)"):
+        known.encode(["ROME"])

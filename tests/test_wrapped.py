@@ -149,7 +149,7 @@ def test_an_untied_model_is_refused_before_a_step(dataset, tmp_path) -> None:
         next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
 
 
-def test_a_subclass_is_not_loaded_as_another_model(tmp_path) -> None:
+def test_a_subclass_that_needs_more_than_a_config_is_not_loaded(tmp_path) -> None:
     class Scaled(Transformer):
         def __init__(self, config, scale):
             super().__init__(config)
@@ -157,7 +157,7 @@ def test_a_subclass_is_not_loaded_as_another_model(tmp_path) -> None:
 
     path = tmp_path / "model.safetensors"
     Scaled(small().config, 3.0).save(path)
-    with pytest.raises(ValueError, match="holds the model Transformer, no Scaled"):
+    with pytest.raises(ValueError, match=r"has a config that no Scaled has: .*'scale'"):
         Scaled.load(path)
     assert type(Transformer.load(path)) is Transformer
 

@@ -39,7 +39,14 @@ from transformer.text.phrasebook import (
     sample_pairs,
 )
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import Vocabulary, WordTokenizer, detokenize, tokenize
+from transformer.text.words import (
+    Tokenizer,
+    UnknownWordError,
+    Vocabulary,
+    WordTokenizer,
+    detokenize,
+    tokenize,
+)
 from transformer.torch_weights import from_torch, to_torch
 from transformer.training.accuracy import exact_match
 from transformer.training.bleu import corpus_scores
@@ -77,11 +84,13 @@ __all__ = [
     "SubwordTokenizer",
     "TextGenerator",
     "TokenEmbedding",
+    "Tokenizer",
     "TrainingConfig",
     "Transformer",
     "TransformerConfig",
     "TranslationDataset",
     "Translator",
+    "UnknownWordError",
     "Vocabulary",
     "WordTokenizer",
     "ablate_heads",

@@ -25,6 +25,7 @@ __all__ = [
     "write_atomically",
     "remove_partial_files",
     "write_checkpoint",
+    "model_file",
     "read_checkpoint",
     "write_training_state",
     "read_training_state",
@@ -127,6 +128,18 @@ def write_checkpoint(
     )
     whole[_CHECKSUM] = _digest(whole, _CHECKSUM)
     write_atomically(path, whole)
+
+
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """The file itself, or the one of the best model in the folder of a run.
+
+    Raises:
+        ValueError: for no name.
+    """
+    if not os.fspath(path):
+        raise ValueError("a model is in a file or a folder, got the name ''")
+    path = Path(path)
+    return path / "model.safetensors" if path.is_dir() else path
 
 
 def _read(path: Path, kind: str) -> bytes:

@@ -5,6 +5,8 @@ Made from book/workshop/checks.md: edit the chapter, not this file.
 
 import importlib
 import math
+from collections.abc import Sequence, Sized
+from operator import index, itemgetter
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 
 __all__ = [
     "require_positive",
+    "require_some",
+    "require_several",
     "require_above_zero",
     "require_dropout",
     "require_probability",
@@ -21,7 +25,9 @@ __all__ = [
     "require_mask",
     "require_pairs",
     "require_memories",
+    "require_examples",
     "require_beam",
+    "with_article",
     "optional_import",
 ]
 
@@ -39,6 +45,26 @@ def require_positive(**sizes: int) -> None:
             raise ValueError(
                 f"{name} must be a whole number of at least 1, got {size!r}"
             )
+
+
+def require_some(name: str, things: Sized) -> None:
+    """Refuse a collection without anything in it; `name` is what one of it is called.
+
+    Raises:
+        ValueError: naming what is needed.
+    """
+    if len(things) == 0:
+        raise ValueError(f"at least one {name} is needed, got none")
+
+
+def require_several(name: str, texts: object) -> None:
+    """Refuse one text where several are needed: its letters would be taken for them.
+
+    Raises:
+        ValueError: naming the text.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"{name} must be several, got the text {texts!r:.60}")
 
 
 def require_above_zero(**numbers: float) -> None:
@@ -170,6 +196,44 @@ def require_memories(memory: Tensor, target_ids: Tensor) -> None:
     )
 
 
+_SIDES = ("source", "target")
+
+
+def require_examples(
+    name: str, examples: Sequence[Any], config: Any, **limits: int
+) -> None:
+    """Refuse examples that a model cannot learn from, before any has changed it.
+
+    Each is the ids of a source and of its target. `limits` are the most tokens that a
+    side may have, by the name of what sets them, such as `max_length`.
+
+    Raises:
+        ValueError: naming the first example at fault by its number, from 1.
+    """
+    require_some(name, examples)
+    setting, most = min(limits.items(), key=itemgetter(1))
+    for number, example in enumerate(examples, start=1):
+        try:
+            source, target = ([index(one) for one in ids] for ids in example)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{name} {number} must be two lists of ids, got {example!r:.60}"
+            ) from None
+        sizes = config.source_vocab_size, config.target_vocab_size
+        fault = "" if source else "has an empty source"
+        for side, ids, size in zip(_SIDES, (source, target), sizes, strict=True):
+            end = side == "target"  # which goes with bos or eos
+            if wrong := [one for one in ids if not 0 <= one < size]:
+                fault = f"has a {side} id outside 0..{size - 1}, got {wrong[0]}"
+            elif config.pad_id in ids:
+                fault = f"has the padding id {config.pad_id} in its {side}"
+            elif (tokens := len(ids) + end) > most:
+                found = f"has {tokens} {side} tokens" + " with its end" * end
+                fault = f"{found}, {setting} is {most}"
+            if fault:
+                raise ValueError(f"{name} {number} {fault}")
+
+
 def require_beam(beam_size: int, length_penalty: float) -> None:
     """Refuse a beam search without a beam, or with a penalty below 0 or not finite.
 
@@ -182,6 +246,11 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
         raise ValueError(
             f"length_penalty must be finite and at least 0, got {length_penalty}"
         )
+
+
+def with_article(name: str) -> str:
+    """The name of a class with "a" or "an" before it."""
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
 
 
 def optional_import(module: str) -> Any:

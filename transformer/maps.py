@@ -28,7 +28,7 @@ __all__ = [
 
 def attention_layers(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
     """The attention sublayers of a model by kind, each from the lowest layer up."""
-    model = unwrap(model)
+    model = unwrap(model, "attention_layers")
     encoder: Iterable[Any] = model.encoder.layers
     decoder: Iterable[Any] = model.decoder.layers
     return {

@@ -16,6 +16,7 @@ __all__ = [
     "shapes_only",
     "load_strictly",
     "require_floats",
+    "require_merged",
     "tied_names",
     "tie_parameters",
     "require_state",
@@ -75,6 +76,28 @@ def require_floats(state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is on the meta device, without numbers")
         if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
             raise ValueError(f"{name} holds a number that is not finite")
+
+
+def require_merged(state: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are computed from others, as LoRA's and pruned ones are.
+
+    Raises:
+        ValueError: naming the module and how to make its weights plain.
+    """
+    for name in state:
+        module, found, _ = name.partition(".parametrizations.")
+        if found:
+            raise ValueError(
+                f"the model has a parametrization on {module}: merge it with "
+                "torch.nn.utils.parametrize.remove_parametrizations before saving"
+            )
+        weight = name.removesuffix("_orig")
+        if weight != name and f"{weight}_mask" in state:
+            module = weight.rpartition(".")[0]
+            raise ValueError(
+                f"the model has pruned weights on {module}: make them plain with "
+                "torch.nn.utils.prune.remove before saving"
+            )
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
@@ -155,10 +178,11 @@ def loadable(
 
     Raises:
         ValueError: naming the first tensor for which the file could not be loaded, as
-            in `require_floats` and `require_state`, or one that should be equal to
-            another and is not.
+            in `require_floats`, `require_merged` and `require_state`, or one that
+            should be equal to another and is not.
     """
     require_floats(state)
+    require_merged(state)
     kept = dict(state)
     for name, first in tied_names(one_layer).items():
         if name in kept and first in kept:

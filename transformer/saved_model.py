@@ -12,7 +12,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
-from transformer.checkpoint import read_checkpoint, write_checkpoint
+from transformer.checkpoint import model_file, read_checkpoint, write_checkpoint
+from transformer.checks import with_article
 from transformer.named_weights import loadable, require_floats, restored, shapes_only
 
 __all__ = [
@@ -60,15 +61,15 @@ class SavedModel(nn.Module):
                 raise ValueError(
                     f"metadata may not have the key {key!r}, it is reserved"
                 )
-        known = (kind for kind in type(self).__mro__ if kind.__name__ == self.saved_as)
-        kind: Any = next(known, type(self))
+        kind = self._as_saved()
         if kind.__name__ != _UNNAMED:
             own["kind"] = kind.__name__
         try:
             kind.config_class(**dataclasses.asdict(self.config))
         except TypeError as error:
             what = type(self.config).__name__
-            raise ValueError(f"a {kind.__name__} has no {what}: {error}") from None
+            whole = with_article(kind.__name__)
+            raise ValueError(f"{whole} has no {what}: {error}") from None
         one_layer, layers = kind._one_layer(self.config), kind._layers(self.config)
         tensors = loadable(self.state_dict(), one_layer, **layers)
         write_checkpoint(Path(path), tensors, {**(metadata or {}), **own})
@@ -77,7 +78,8 @@ class SavedModel(nn.Module):
     def load(cls: type[_Model], path: str | os.PathLike[str]) -> _Model:
         """Read a model that `save` of the same class wrote, in evaluation mode.
 
-        A subclass of the Transformer is saved as one: `Transformer.load` reads it.
+        From a file, or the folder of a run. A subclass of the Transformer is saved as
+        one: `Transformer.load` reads it, and the subclass's `load` makes one of those.
 
         Raises:
             ValueError: for a file that is missing, damaged, not ours or too new, or
@@ -94,9 +96,10 @@ class SavedModel(nn.Module):
         Everything about the file is checked before a model is handed out. It has the
         dtypes of the file.
         """
-        path = Path(path)
+        path = model_file(path)
         tensors, metadata = read_checkpoint(path)
-        if (kind := metadata.pop("kind", _UNNAMED)) != cls.__name__:
+        kind = metadata.pop("kind", _UNNAMED)
+        if kind not in (cls.__name__, cls._as_saved().__name__):
             other = kind.encode("unicode_escape").decode()[:80]
             raise ValueError(f"{path} holds the model {other}, no {cls.__name__}")
         what = ""
@@ -114,6 +117,12 @@ class SavedModel(nn.Module):
             reason = str(error).partition("\n")[0][:300]
             raise ValueError(f"{path}{what}: {reason}") from None
         return model, metadata
+
+    @classmethod
+    def _as_saved(cls) -> Any:
+        """The class that a file of this one names."""
+        known = (kind for kind in cls.__mro__ if kind.__name__ == cls.saved_as)
+        return next(known, cls)
 
     @classmethod
     def _layers(cls, config: Any) -> dict[str, int]:

@@ -99,14 +99,14 @@ TokenEmbedding.__init__ = lambda self, vocab_size, d_model: (
     or setattr(self, "table", nn.Embedding(vocab_size, d_model))
 )
 
-# %% claim: Of 5,000 random rows of 512
+# %% claim: Of 5,000 random directions
 # null: rows that share a mean
 shifted = torch.randn
 torch.randn = lambda *size, **options: shifted(*size, **options) + 1
 
 # %% claim: With the rows and both maps turned
-# null: rows moved, and not turned alone
-trained = trained + 0.3
+# null: a shear in place of a rotation
+torch.linalg.qr = lambda matrix: type("QR", (), {"Q": torch.ones(8, 8).triu()})
 
 # %% claim: With the rows and both maps turned
 # null: rows stretched, not turned

@@ -157,10 +157,10 @@ w3 = torch.zeros_like(w3)
 # null: no steps
 changed_query = W_Q
 
-# %% claim: Queries and keys turned
+# %% claim: Queries times an invertible
 # null: keys turned like the queries
 torch.linalg.inv = lambda matrix: matrix.T
 
-# %% claim: Queries and keys turned
+# %% claim: Queries times an invertible
 # null: one matrix for both from the start
 K = Q

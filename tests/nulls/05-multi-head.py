@@ -173,7 +173,9 @@ who = when = who + when
 when = torch.zeros_like(when)
 
 # %% claim: A large bias of the keys
-# null: the bias of the queries has no effect either
-layer.query_proj.weight = layer.key_proj.weight = nn.Parameter(
-    torch.zeros(32, 32, dtype=torch.float64)
-)
+# null: scores without a softmax
+attention_weights = lambda query, key: query @ key.T
+
+# %% claim: A large bias of the keys
+# null: even weights
+attention_weights = lambda query, key: torch.full((8, 8), 1 / 8).double()

@@ -136,7 +136,7 @@ read_back = lambda d_model, moving_only: read_all(8)
 cat = torch.cat
 torch.cat = lambda parts: cat(parts[::-1])
 
-# %% claim: A matrix on the concatenation
+# %% claim: Multiplied by position 0
 # null: multiplied by another position
 sines = sinusoids
 sinusoids = lambda length, d_model: sines(length + 1, d_model)[1:]
@@ -181,11 +181,11 @@ runs["learned, trained anywhere"] = runs["learned"]
 
 # %% claim: In each of three stored runs without
 # null: positions bring nothing
-exact["no-positions"] = exact["whole"]
+shares_of["no-positions"] = shares_of["whole"]
 
 # %% claim: In each of three stored runs without
 # null: without positions next to nothing is right
-exact["no-positions"] = [0.1] * 3
+shares_of["no-positions"] = [0.1] * 3
 
 # %% claim: From the sines of four clocks
 # null: sines alone do as well

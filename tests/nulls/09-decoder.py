@@ -109,11 +109,6 @@ one_step = lambda layer, x, past, memory: step_of(
 )
 
 # %% claim: Without the mask, given the true words so far
-# null: it is the first word from every seed
-trained_from = trained
-trained = lambda seed, **how: trained_from(0, **how)
-
-# %% claim: Without the mask, given the true words so far
 # null: trained with the mask
 results["no causal mask"] = results["as it should be"]
 

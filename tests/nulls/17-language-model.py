@@ -273,11 +273,11 @@ gpt2["different_tokens"] = 1
 # null: a second letter brings nothing
 counted[3] = counted[2]
 
-# %% claim: From three prompts, of the stretches
+# %% claim: From three prompts greedy search
 # null: greedy search does not repeat itself
 write_on = lambda prompt, temperature=0.0: " ".join(map(str, range(1000)))
 
-# %% claim: From three prompts, of the stretches
+# %% claim: From three prompts greedy search
 # null: what is sampled repeats itself, too
 greedy_alone = write_on
 write_on = lambda prompt, temperature=0.0: greedy_alone(prompt)

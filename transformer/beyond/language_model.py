@@ -15,6 +15,7 @@ from transformer.checks import (
     require_dropout,
     require_ids,
     require_positive,
+    with_article,
 )
 from transformer.decoding.support import (
     attention_class,
@@ -256,7 +257,7 @@ class PromptDecoder:
     model: Any
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = unwrap_to(LanguageModel, model)
+        self.model = unwrap_to(LanguageModel, model, "a PromptDecoder")
         self._require_cacheable()
 
     def _require_cacheable(self) -> None:
@@ -277,8 +278,8 @@ class PromptDecoder:
             told = plain or hasattr(attention, "rotary")
             if _adds_none(model.position) and not told:
                 raise ValueError(
-                    f"{name}.self_attention is a {own.__name__}, which cannot be told "
-                    "positions, and none are added to the embeddings"
+                    f"{name}.self_attention is {with_article(own.__name__)}, which "
+                    "cannot be told positions, and none are added to the embeddings"
                 )
         if _adds_none(model.position):
             require_followed("position", model.position, nn.Identity)

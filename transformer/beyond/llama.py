@@ -66,8 +66,8 @@ class LlamaConfig(LanguageModelConfig):
 class Llama(LanguageModel):
     """Llama (Touvron et al. 2023): a language model with its parts exchanged.
 
-    The forward pass accepts texts longer than `config.max_length`, since any angle can
-    be computed, but predicts badly there; cached decoding does not accept them.
+    The forward pass accepts texts longer than `config.max_length`, but may predict
+    badly far beyond what it was trained on; cached decoding does not accept them.
 
     Raises:
         ValueError: for token ids outside the vocabulary, of the wrong dtype or empty.

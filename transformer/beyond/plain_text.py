@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.checks import require_positive
+from transformer.checks import require_positive, require_some
 from transformer.decoding.step import evaluating
 from transformer.training.loop import paper_adam, training_mode
 
@@ -78,7 +78,8 @@ def context_losses(
     Raises:
         ValueError: for a context below 1, or a target without so many ids before it.
     """
-    require_positive(context=context, batch_size=batch_size, targets=len(targets))
+    require_positive(context=context, batch_size=batch_size)
+    require_some("target", targets)
     if int(targets.min()) < context or int(targets.max()) >= len(ids):
         raise ValueError(
             f"targets must lie in {context}..{len(ids) - 1}, "

@@ -5,7 +5,6 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,10 +12,11 @@ from torch import nn
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, PromptDecoder
 from transformer.beyond.llama import Llama
-from transformer.checkpoint import read_checkpoint
+from transformer.checkpoint import model_file, read_checkpoint
 from transformer.checks import require_positive
 from transformer.decoding.search import sample
 from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import require_parts
 
 __all__ = [
     "encode_text",
@@ -53,11 +53,13 @@ class TextGenerator:
 
     Raises:
         ValueError: for a model that `PromptDecoder` refuses, or a tokenizer of another
-            size.
+            size or one that lacks something, as those of words do.
     """
 
     def __init__(self, model: nn.Module, tokenizer: SubwordTokenizer) -> None:
         self.decoder = PromptDecoder(model)
+        parts = "eos_id", "vocab_size", "normalize", "encode", "decode"
+        require_parts(tokenizer, *parts)
         self.model: LanguageModel = self.decoder.model
         if tokenizer.vocab_size != self.model.config.vocab_size:
             raise ValueError(
@@ -74,10 +76,7 @@ class TextGenerator:
             ValueError: for a file that is missing, damaged or not ours, or that has no
                 tokenizer of ours.
         """
-        if not os.fspath(path):
-            raise ValueError("a generator is in a file or a folder, got the name ''")
-        path = Path(path)
-        path = path / "model.safetensors" if path.is_dir() else path
+        path = model_file(path)
         metadata = read_checkpoint(path)[1]
         kinds: dict[str, type[LanguageModel]] = {"Llama": Llama, "GPT2": GPT2}
         model = kinds.get(metadata.get("kind", ""), LanguageModel).load(path)

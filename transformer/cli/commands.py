@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transformer.cli.lines import one_line, read_lines, require_whole, say
+from transformer.cli.lines import (
+    one_line,
+    read_lines,
+    require_whole,
+    say,
+    sentences_of,
+)
 from transformer.cli.options import (
     BEAM,
     DEVICE,
@@ -106,7 +112,8 @@ def translate(
         typer.Argument(
             metavar="SENTENCE",
             show_default=False,
-            help="in quotes, for the apostrophes; without it, standard input is read",
+            help="in quotes, for the apostrophes, and several each in their own; words "
+            "without quotes are one sentence; without any, standard input is read",
         ),
     ] = None,
     weights: Annotated[
@@ -131,7 +138,7 @@ def translate(
         str, typer.Option(help="auto: the GPU where there is one", **DEVICE)
     ] = "auto",
 ) -> None:
-    """Translate a sentence, a file, or standard input line by line.
+    """Translate sentences, a file, or standard input line by line.
 
     Without --weights, from French to English. Blank lines stay blank. A line that
     cannot be translated (too long, or with a word that the phrasebook does not know)
@@ -144,10 +151,9 @@ def translate(
     if file is None and not sentence and sys.stdin is None:
         raise ValueError("no sentence given, and standard input is closed")
     translator = load_translator(weights, device)
+    options = beam_size, length_penalty
     if sentence:
-        line = " ".join(sentence)
-        require_known_letters(translator, line)
-        print(translator.translate(line, beam_size, length_penalty))
+        print("\n".join(translate_all(translator, sentence, options, weights)))
         return
     typed = file is None and sys.stdin.isatty()
     if typed:
@@ -157,7 +163,7 @@ def translate(
         errors: dict[int, ValueError] = {}
         lines = [hide_unknown(translator, *each, errors) for each in enumerate(lines)]
         translations = translator.translate(
-            lines, beam_size, length_penalty, on_error=errors.__setitem__
+            lines, *options, on_error=errors.__setitem__
         )
         for index, translation in enumerate(translations):
             if index in errors:
@@ -170,6 +176,29 @@ def translate(
         done, failures = done + len(lines), failures + len(errors)
     if failures and not typed:
         raise typer.Exit(1)
+
+
+def translate_all(
+    translator: "Translator",
+    arguments: list[str],
+    options: tuple[int, float],
+    weights: str | None,
+) -> list[str]:
+    """Translate the sentences that were typed.
+
+    Raises:
+        ValueError: for one that cannot be translated, naming its number among several.
+    """
+    sentences = sentences_of(arguments)
+    try:
+        for number, sentence in enumerate(sentences, start=1):
+            where = f"sentence {number}: " if len(sentences) > 1 else ""
+            require_known_letters(translator, sentence, where)
+        if len(sentences) == 1:
+            return [translator.translate(sentences[0], *options)]
+        return translator.translate(sentences, *options)
+    except ValueError as error:
+        raise ValueError(explained(error, weights)) from None
 
 
 def load_translator(weights: str | None, device: str, average: int = 0) -> "Translator":
@@ -213,11 +242,13 @@ def is_text_generator(weights: str) -> bool:
     return True
 
 
-def require_known_letters(translator: "Translator", sentence: str) -> None:
+def require_known_letters(
+    translator: "Translator", sentence: str, where: str = ""
+) -> None:
     """Refuse a sentence without any letter that a training sentence had.
 
     Raises:
-        ValueError: naming some of its letters.
+        ValueError: naming some of its letters, behind `where` it is.
     """
     from transformer.text.subwords import SubwordTokenizer
 
@@ -228,7 +259,7 @@ def require_known_letters(translator: "Translator", sentence: str) -> None:
     known = {c for c in tokenizer.normalize(sentence) if c.isalnum()} - set(unknown)
     if unknown and not known:
         raise ValueError(
-            f"no training sentence had the letters {', '.join(unknown[:5])}"
+            f"{where}no training sentence had the letters {', '.join(unknown[:5])}"
         )
 
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer.cli.commands import PROGRAM, app
-from transformer.cli.lines import one_line, read_lines, require_whole, say
+from transformer.cli.lines import (
+    one_line,
+    read_lines,
+    require_whole,
+    say,
+    sentences_of,
+)
 from transformer.cli.options import COUNT, DEVICE, SEED, TINY, Command, real
 from transformer.cli.resources import chosen_device
 
@@ -27,7 +33,9 @@ def generate(
         typer.Argument(
             metavar="PROMPT",
             show_default=False,
-            help="the text to continue; without it, standard input is read by line",
+            help="the text to continue, in quotes, and several each in their own; "
+            "words without quotes are one text; without any, standard input is read by "
+            "line",
         ),
     ] = None,
     length: Annotated[int, typer.Option(help="tokens to add", **COUNT)] = 100,
@@ -70,9 +78,11 @@ def generate(
     generator = torch.Generator(next(text.model.parameters()).device)
     generator.manual_seed(seed)
     if prompt:
-        line = " ".join(prompt)
-        require_known(text, line)
-        print(text.generate(line, *choices, generator))
+        prompts = sentences_of(prompt)
+        for line in prompts:
+            require_known(text, line)
+        for line in prompts:
+            print(text.generate(line, *choices, generator), flush=True)
         return
     typed = sys.stdin.isatty()
     if typed:

@@ -4,12 +4,30 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
-__all__ = ["LONGEST_LINE", "read_lines", "require_whole", "one_line", "say"]
+__all__ = [
+    "LONGEST_LINE",
+    "sentences_of",
+    "read_lines",
+    "require_whole",
+    "one_line",
+    "say",
+]
 
 LONGEST_LINE = 100_000  # characters; of what is beyond them, one is kept
+
+
+def sentences_of(arguments: Sequence[str]) -> list[str]:
+    """Arguments as sentences: one with a space is its own, words in a row are one."""
+    groups = groupby(arguments, lambda argument: len(argument.split()) > 1)
+    return [
+        sentence
+        for whole, some in groups
+        for sentence in (some if whole else [" ".join(some)])
+    ]
 
 
 def read_lines(file: str | None) -> Iterator[list[str]]:

@@ -151,7 +151,8 @@ def train(
         tokenizer, config = dataset.source_tokenizer, plan.training
         model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
         if dataset.left_out:
-            progress.say(f"{dataset.left_out:,} pairs are left out: too long or empty")
+            pairs = "pair is" if dataset.left_out == 1 else "pairs are"
+            progress.say(f"{dataset.left_out:,} {pairs} left out: too long or empty")
         some = [side for pair in dataset.validation_pairs[:1000] for side in pair]
         if text == "raw" and looks_tokenised(some):
             progress.say(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformer.checks import require_ids
 from transformer.decoder import DecoderLayer
 from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layers
-from transformer.decoding.support import packable_weights
+from transformer.decoding.support import packable_weights, unwrap
 from transformer.encoder import EncoderLayer, Residual
 from transformer.masks import padding_mask
 from transformer.onednn import onednn_pays
@@ -303,7 +303,7 @@ class FastDecoder:
     output: PackedLinear
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = CachedDecoder(model).model
+        self.model = CachedDecoder(unwrap(model, f"a {type(self).__name__}")).model
         self._weights: list[nn.Parameter] = []
         self._versions: list[tuple[int, int, int]] = []
         self._settings: list[object] = []

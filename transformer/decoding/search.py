@@ -23,6 +23,7 @@ from transformer.decoding.step import (
     SearchModel,
     evaluating,
 )
+from transformer.decoding.support import unwrap_for_search
 
 __all__ = [
     "Sources",
@@ -47,10 +48,10 @@ Sources = Sequence[Sequence[int]] | Tensor
 
 
 def as_decoder(decoder: nn.Module | IncrementalDecoder) -> IncrementalDecoder:
-    """The decoder itself, or for a model the plain cached one."""
+    """The decoder itself, or for a model the plain cached one; else a ValueError."""
     if isinstance(decoder, IncrementalDecoder):
         return decoder
-    return CachedDecoder(decoder)
+    return CachedDecoder(unwrap_for_search(decoder))
 
 
 def require_length(config: SearchConfig, max_length: int) -> None:

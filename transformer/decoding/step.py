@@ -182,7 +182,7 @@ class CachedDecoder:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = unwrap(model)
+        self.model = unwrap(model, f"a {type(self).__name__}")
         require_cacheable(self.model)
 
     def prefill(

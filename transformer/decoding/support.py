@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
+from transformer.checks import with_article
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
@@ -20,6 +21,7 @@ from transformer.named_weights import shapes_only
 __all__ = [
     "unwrap",
     "unwrap_to",
+    "unwrap_for_search",
     "attention_class",
     "require_followed",
     "require_places",
@@ -32,20 +34,21 @@ __all__ = [
 _Model = TypeVar("_Model", bound=nn.Module)
 
 
-def unwrap(model: nn.Module) -> Transformer:
+def unwrap(model: nn.Module, taker: str = "this", other: str = "") -> Transformer:
     """The Transformer inside a compiled, distributed or averaged model.
 
     Raises:
         ValueError: for what `unwrap_to` refuses.
     """
-    other = " or a decoder (PromptDecoder for a language model)"
-    return unwrap_to(Transformer, model, other)
+    return unwrap_to(Transformer, model, taker, other)
 
 
-def unwrap_to(kind: type[_Model], model: nn.Module, other: str = "") -> _Model:
+def unwrap_to(
+    kind: type[_Model], model: nn.Module, taker: str = "this", other: str = ""
+) -> _Model:
     """The model of a kind inside a compiled, distributed or averaged one.
 
-    `other` is what an error says that could be given, too.
+    An error says that `taker` needs one, or what `other` says could be given, too.
 
     Raises:
         ValueError: for what neither is one nor holds one, or a wrapper that is not
@@ -56,15 +59,46 @@ def unwrap_to(kind: type[_Model], model: nn.Module, other: str = "") -> _Model:
         wrapper = inner
         inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
         if inner is None:
-            raise ValueError(
-                f"this needs a {kind.__name__}{other}, got a {type(model).__name__}"
-            )
+            needed, got = map(with_article, (kind.__name__, type(model).__name__))
+            advice = _advice(kind, model, taker)
+            raise ValueError(f"{taker} needs {needed}{other}, got {got}{advice}")
         if not _is_known(wrapper):
             raise ValueError(
                 f"the model is inside a {type(wrapper).__name__}, whose own forward "
                 "pass this would pass over: give the model that is inside"
             )
     return inner
+
+
+def unwrap_for_search(model: Any) -> Transformer:
+    """The Transformer that a search is given where it is given no decoder.
+
+    Raises:
+        ValueError: for what `unwrap` refuses, and for half of a decoder.
+    """
+    lacks = [part for part in ("model", "prefill") if not hasattr(model, part)]
+    if not isinstance(model, nn.Module) and len(lacks) == 1:
+        name = type(model).__name__
+        whole = hasattr(getattr(model, "decoder", None), "prefill")
+        raise ValueError(
+            f"a decoder needs `model` and `prefill`, {name} lacks `{lacks[0]}`"
+            + f": give {name.lower()}.decoder" * whole
+        )
+    other = " or a decoder (PromptDecoder for a language model)"
+    return unwrap(model, "a search", other)
+
+
+_TRAINERS = {"LanguageModel": "train_language_model", "Transformer": "train_translator"}
+
+
+def _advice(kind: type[nn.Module], model: object, taker: str) -> str:
+    """Where the model of a kind is in what was given instead, or who trains that."""
+    if isinstance(getattr(model, "model", None), kind):
+        return f": give {type(model).__name__.lower()}.model"
+    names = [each.__name__ for each in type(model).__mro__]
+    trainer = next((_TRAINERS[name] for name in names if name in _TRAINERS), None)
+    trains = trainer and taker.startswith("train")
+    return f": {trainer} trains one" if trains else ""
 
 
 def _is_known(module: object) -> bool:
@@ -115,8 +149,8 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
             changed.append("hooks")
     if changed:
         raise ValueError(
-            f"{name}, a {kind}, has {changed[0]} of its own, which cached decoding "
-            "would pass over"
+            f"{name}, {with_article(kind)}, has {changed[0]} of its own, which cached "
+            "decoding would pass over"
         )
 
 

@@ -6,19 +6,21 @@ Made from book/13-decoding.md: edit the chapter, not this file.
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from itertools import groupby
-from pathlib import Path
+from typing import overload
 
 from torch import nn
 
+from transformer.checkpoint import model_file
 from transformer.checks import require_beam, require_positive
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import beam_search, greedy_search, require_length
+from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import Tokenizer, WordTokenizer
+from transformer.text.words import Tokenizer, WordTokenizer, require_parts
 
 __all__ = [
     "Translator",
@@ -44,7 +46,7 @@ class Translator:
         target_tokenizer: Tokenizer,
         languages: tuple[str, str] = ("fr", "en"),
     ) -> None:
-        self.decoder = FastDecoder(model)
+        self.decoder = FastDecoder(unwrap(model, "a Translator"))
         _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
         codes = languages if isinstance(languages, tuple | list) else ()
         if len(codes) != 2 or any(str(code).split() != [code] for code in codes):
@@ -52,6 +54,11 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.languages: tuple[str, str] = (codes[0], codes[1])
+
+    def __repr__(self) -> str:
+        source, target = self.languages
+        tokenizers = f"{self.source_tokenizer!r}, {self.target_tokenizer!r}"
+        return f"Translator({source!r} to {target!r}, {tokenizers})"
 
     @property
     def model(self) -> Transformer:
@@ -72,10 +79,7 @@ class Translator:
             ValueError: for a file that is missing, damaged or not ours, or that has no
                 tokenizers of ours.
         """
-        if not os.fspath(path):
-            raise ValueError("a translator is in a file or a folder, got the name ''")
-        path = Path(path)
-        path = path / "model.safetensors" if path.is_dir() else path
+        path = model_file(path)
         model, metadata = Transformer.load_with_metadata(path)
         joint = metadata.get("tokenizer")
         texts = [metadata.get(f"{side}_tokenizer") for side in ("source", "target")]
@@ -108,6 +112,8 @@ class Translator:
             ValueError: when it is longer than the model's positions, and for what the
                 tokenizer refuses, such as an unknown word.
         """
+        if not isinstance(sentence, str):
+            raise ValueError(f"a sentence must be text, got {sentence!r:.60}")
         if not sentence.replace("\ufeff", "").strip():
             return []
         ids = self.source_tokenizer.encode(sentence)
@@ -117,6 +123,28 @@ class Translator:
                 f"the sentence is too long: {len(ids)} tokens, at most {longest} fit"
             )
         return ids
+
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a str holds str, too
+        self,
+        sentences: str,
+        beam_size: int = 1,
+        length_penalty: float = 0.6,
+        batch_size: int = 64,
+        on_error: Callable[[int, ValueError], None] | None = None,
+        max_length: int | None = None,
+    ) -> str: ...
+
+    @overload
+    def translate(
+        self,
+        sentences: Sequence[str],
+        beam_size: int = 1,
+        length_penalty: float = 0.6,
+        batch_size: int = 64,
+        on_error: Callable[[int, ValueError], None] | None = None,
+        max_length: int | None = None,
+    ) -> list[str]: ...
 
     def translate(
         self,
@@ -137,14 +165,16 @@ class Translator:
         are passed on; without, the error is raised.
 
         Raises:
-            ValueError: for a sentence that is too long or has an unknown word, naming
-                its number among several, for a `batch_size` below 1, and for what
-                `beam_search` refuses of the other numbers.
+            ValueError: for a sentence that is no text, is too long or has an unknown
+                word, naming its number among several, for a `batch_size` below 1, and
+                for what `beam_search` refuses of the other numbers.
         """
         require_beam(beam_size, length_penalty)
         require_positive(batch_size=batch_size)
         if max_length is not None:
             require_length(self.model.config, max_length)
+        if not isinstance(sentences, Iterable):
+            raise ValueError(f"a sentence must be text, got {sentences!r:.60}")
         several = [sentences] if isinstance(sentences, str) else sentences
         alone = several is not sentences
         sources: list[list[int]] = []
@@ -199,10 +229,15 @@ class Translator:
         return translations
 
 
+_IDS = ("pad_id", "bos_id", "eos_id")
+
+
 def _require_fitting(
     config: TransformerConfig, source: Tokenizer, target: Tokenizer
 ) -> None:
-    """Refuse tokenizers with other ids than the model."""
+    """Refuse tokenizers that lack something or have other ids than the model."""
+    for tokenizer in (source, target):
+        require_parts(tokenizer, *_IDS, "vocab_size", "encode", "decode")
     sizes = config.source_vocab_size, config.target_vocab_size
     found = source.vocab_size, target.vocab_size
     if found != sizes:
@@ -211,7 +246,7 @@ def _require_fitting(
             f"but the tokenizers have {found[0]} and {found[1]}"
         )
     for tokenizer in (source, target):
-        for name in ("pad_id", "bos_id", "eos_id"):
+        for name in _IDS:
             expected, got = getattr(config, name), getattr(tokenizer, name)
             if got != expected:
                 raise ValueError(

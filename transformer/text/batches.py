@@ -49,6 +49,10 @@ class Batch(NamedTuple):
     decoder_input: Int[Tensor, "batch target"]
     labels: Int[Tensor, "batch target"]
 
+    def to(self, device: str | torch.device) -> "Batch":
+        """The same batch on a device."""
+        return Batch(*(ids.to(device) for ids in self))
+
 
 def make_batch(
     examples: Sequence[Example],

@@ -9,7 +9,12 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from transformer.checks import optional_import, require_positive
+from transformer.checks import (
+    optional_import,
+    require_positive,
+    require_several,
+    require_some,
+)
 from transformer.text.multi30k import moses_style, require_text
 from transformer.text.words import SPECIAL_SYMBOLS, Tokenizer
 
@@ -81,8 +86,9 @@ class SubwordTokenizer(Tokenizer):
         tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(steps)
         tokenizer.decoder = tk.decoders.Metaspace()
         long_word = re.compile(rf"(\S{{{_LONGEST_WORD}}})\S+")
+        require_several("sentences", sentences)
         texts = [long_word.sub(r"\1", _normalize(each, text)) for each in sentences]
-        require_positive(sentences=len(texts))
+        require_some("sentence", texts)
         # The library makes room for all it is asked for. A letter is at most one piece,
         # and so is a merge, after which there is one less to merge.
         most = len(SUBWORD_SYMBOLS) + 2 * sum(len(each) + 1 for each in texts)
@@ -121,6 +127,9 @@ class SubwordTokenizer(Tokenizer):
                 f"not the description of subwords: {error!r:.80}"
             ) from None
         return cls(tokenizer, found.get("text"))
+
+    def __repr__(self) -> str:
+        return f"SubwordTokenizer({self.vocab_size} subwords, text={self.text!r})"
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         """A copy reads typed symbols as this one does: the library's copies do not."""

@@ -20,6 +20,7 @@ __all__ = [
     "UnknownWordError",
     "Vocabulary",
     "Tokenizer",
+    "require_parts",
     "WordTokenizer",
 ]
 
@@ -74,7 +75,11 @@ class UnknownWordError(ValueError):
         self.word = word
         self.suggestions: list[str] = []
         if len(word) <= 40:  # comparing takes the product of the lengths
-            self.suggestions = difflib.get_close_matches(word, vocabulary, cutoff=0.6)
+            alike: dict[str, list[str]] = {}  # whatever their capitals
+            for known in vocabulary:
+                alike.setdefault(known.casefold(), []).append(known)
+            found = difflib.get_close_matches(word.casefold(), alike, cutoff=0.6)
+            self.suggestions = [known for folded in found for known in alike[folded]]
         similar = " or ".join(self.suggestions)
         hint = f" (did you mean {similar}?)" if similar else ""
         listed = f": {', '.join(vocabulary)}" if len(vocabulary) < 10 else ""
@@ -181,11 +186,27 @@ class Tokenizer(Protocol):
         ...
 
 
+def require_parts(tokenizer: object, *names: str) -> None:
+    """Refuse a tokenizer that lacks something.
+
+    Raises:
+        ValueError: naming what it needs and what it lacks.
+    """
+    for name in names:
+        if not hasattr(tokenizer, name):
+            needed = ", ".join(f"`{each}`" for each in names)
+            kind = type(tokenizer).__name__
+            raise ValueError(f"the tokenizer needs {needed}, {kind} lacks `{name}`")
+
+
 class WordTokenizer(Tokenizer):
     """A tokenizer whose tokens are the words of a vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
+
+    def __repr__(self) -> str:
+        return f"WordTokenizer({len(self.vocabulary)} words)"
 
     @property
     def vocab_size(self) -> int:

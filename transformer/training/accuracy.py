@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from transformer.checks import require_positive
+from transformer.checks import require_some
 from transformer.decoding.search import mask_special
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap
@@ -37,7 +37,7 @@ def exact_matches(
     Raises:
         ValueError: for an example longer than `batch_tokens` or the model's positions.
     """
-    config = unwrap(model).config
+    config = unwrap(model, "exact_match").config
     device = next(model.parameters()).device
     lengths = [example_length(example) for example in examples]
     exact = [False] * len(examples)
@@ -49,7 +49,7 @@ def exact_matches(
                 config.bos_id,
                 config.eos_id,
             )
-            source, decoder_input, labels = (ids.to(device) for ids in batch)
+            source, decoder_input, labels = batch.to(device)
             logits = mask_special(model(source, decoder_input).flatten(0, 1), config)
             predictions = logits.argmax(dim=-1).view_as(labels)
             right = (predictions == labels) | (labels == config.pad_id)
@@ -65,5 +65,5 @@ def exact_match(model: nn.Module, examples: Sequence[Example]) -> float:
         ValueError: for no examples, or one longer than 4,096 tokens or the model's
             positions.
     """
-    require_positive(examples=len(examples))
+    require_some("example", examples)
     return sum(exact_matches(model, examples)) / len(examples)

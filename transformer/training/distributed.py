@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from transformer.text.batches import Example, example_length, split_by_tokens
 
@@ -52,6 +53,11 @@ class ProcessGroup:
         with _one_line():
             dist.init_process_group("nccl" if device == "cuda" else "gloo")
         return cls(dist.get_rank(), size, own or torch.device(device))
+
+    @classmethod
+    def beside(cls, model: nn.Module) -> "ProcessGroup":
+        """A process alone, on the device where a model is."""
+        return cls(device=next(model.parameters()).device)
 
     def sum(self, number: float) -> float:
         """The sum of the numbers of all processes.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from transformer.checks import require_positive
+from transformer.checks import require_examples
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import (
@@ -73,12 +73,11 @@ def train_step(
 
     Returns the loss, and the norm of the gradient before it was clipped.
     """
-    device = next(model.parameters()).device
-    source, decoder_input, labels = (ids.to(device) for ids in batch)
+    source, decoder_input, labels = batch.to(next(model.parameters()).device)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     logits = model(source, decoder_input)
-    pad_id = unwrap(model).config.pad_id
+    pad_id = unwrap(model, "train_step").config.pad_id
     loss = label_smoothed_loss(logits, labels, config.label_smoothing, pad_id)
     optimizer.zero_grad()
     loss.backward()
@@ -135,13 +134,32 @@ def train(
     """Train a model in place, a step for each metrics that the caller takes.
 
     The config's `seed` fixes the order of the examples; dropout draws from torch's own
-    generator. Between steps, and afterwards, the model is in the mode it was in.
+    generator. Between steps, and afterwards, the model is in the mode it was in. The
+    config's `bf16`, `micro_batch_tokens`, `ema_decay` and `patience` are ignored here.
 
     Raises:
-        ValueError: for no examples, or one longer than a batch or the positions.
+        ValueError: at once, naming the first example that does not fit the model or a
+            batch, or for none.
     """
     config = config or TrainingConfig()
-    require_positive(examples=len(examples))
+    sizes = unwrap(model, "train").config
+    require_examples(
+        "example",
+        examples,
+        sizes,
+        max_length=sizes.max_length,
+        batch_tokens=config.batch_tokens,
+    )
+    return _steps(model, examples, config, sizes)
+
+
+def _steps(
+    model: nn.Module,
+    examples: Sequence[Example],
+    config: TrainingConfig,
+    sizes: TransformerConfig,
+) -> Iterator[StepMetrics]:
+    """The steps of `train`."""
     rng = random.Random(config.seed)
     lengths = [example_length(example) for example in examples]
     steps = [
@@ -149,7 +167,6 @@ def train(
         for epoch in range(1, config.epochs + 1)
         for indices in batches_by_tokens(lengths, config.batch_tokens, rng)
     ]
-    sizes = unwrap(model).config
     optimizer = paper_adam(model)
     started = time.perf_counter()
     for step, (epoch, indices) in enumerate(steps, start=1):

@@ -16,13 +16,14 @@ __all__ = [
 
 
 @contextmanager
-def bf16_autocast(device: str) -> Iterator[None]:
+def bf16_autocast(device: str | torch.device) -> Iterator[None]:
     """Autocast to bfloat16; on a CPU, attention is spelled out.
 
     There, fused attention in bfloat16 is slow where sequences are short.
     """
-    attention = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
-    with torch.autocast(device, torch.bfloat16), attention:
+    kind = torch.device(device).type
+    attention = sdpa_kernel(SDPBackend.MATH) if kind == "cpu" else nullcontext()
+    with torch.autocast(kind, torch.bfloat16), attention:
         yield
 
 

@@ -12,7 +12,12 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from transformer.model import Transformer
-from transformer.named_weights import load_strictly, shapes_only, tied_names
+from transformer.named_weights import (
+    load_strictly,
+    require_merged,
+    shapes_only,
+    tied_names,
+)
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
 from transformer.training.train_state import TrainState
@@ -158,6 +163,7 @@ def _require_plain(model: Any) -> None:
     """Refuse now, not after an epoch, a model that could not be saved."""
     kind = Transformer if isinstance(model, Transformer) else type(model)
     try:
+        require_merged(model.state_dict())
         with shapes_only():
             plain = kind(model.config)
         load_strictly(plain, model.state_dict())

@@ -78,7 +78,13 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[StepMetrics]:
-    """The metrics of each step of a run; a line that is damaged is left out."""
+    """The metrics of each step of a run; a line that is damaged is left out.
+
+    Raises:
+        ValueError: for a folder that is not there.
+    """
+    if not Path(folder).is_dir():
+        raise ValueError(f"no folder of a run at {folder}")
     path = Path(folder) / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     metrics = (_step_metrics(line) for line in lines)

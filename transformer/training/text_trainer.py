@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.text_generator import TextGenerator, encode_text
-from transformer.checks import require_positive
+from transformer.checks import require_positive, require_some
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap_to
 from transformer.text.subwords import SubwordTokenizer
@@ -68,7 +68,7 @@ class TextDataset(NamedTuple):
         """
         if isinstance(files, str | os.PathLike):
             files = [files]
-        require_positive(files=len(files))
+        require_some("file", files)
         sides = [_hold_out(_read(Path(file))) for file in files]
         train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
         tokenizer = SubwordTokenizer.train(train.split("\n"), vocab_size, "raw")
@@ -147,7 +147,8 @@ def text_loss(
     Raises:
         ValueError: for a text of fewer than two tokens.
     """
-    require_positive(labels=max(0, len(ids) - 1))
+    if len(ids) < 2:
+        raise ValueError(f"at least two tokens are needed, got {len(ids)}")
     window = model.config.max_length
     device = next(model.parameters()).device
     whole = (len(ids) - 1) // window * window
@@ -189,7 +190,7 @@ def train_language_model(
     dataset: TextDataset,
     config: TrainingConfig,
     folder: str | os.PathLike[str] | None = None,
-    device: str = "cpu",
+    device: str | torch.device | None = None,
     checkpoint_every: int = 200,
     report: Callable[[str], None] = lambda message: None,
 ) -> Generator[StepMetrics, None, None]:
@@ -197,6 +198,8 @@ def train_language_model(
 
     An epoch has as many windows as the text, from random places. Weights, folder and
     resumption are as in `train_translator`; no epochs' weights are kept but the best.
+    The model is trained on the device where it is; a `device` moves it there first.
+    `report` is called with what is worth saying, a line each.
 
     Raises:
         ValueError: for a `checkpoint_every` below 1, a text shorter than a window, a
@@ -205,7 +208,7 @@ def train_language_model(
             refuses of a folder or a loss.
     """
     require_positive(checkpoint_every=checkpoint_every)
-    model = unwrap_to(LanguageModel, model)
+    model = unwrap_to(LanguageModel, model, "train_language_model")
     window = model.config.max_length
     tokens = min(config.micro_batch_tokens or config.batch_tokens, config.batch_tokens)
     if window > tokens:
@@ -219,7 +222,10 @@ def train_language_model(
             "needed; a shorter max_length needs less"
         )
     TextGenerator(model, dataset.tokenizer)  # refuses what does not belong together
-    group = ProcessGroup(device=torch.device(device))
+    if device is None:
+        group = ProcessGroup.beside(model)
+    else:
+        group = ProcessGroup(device=torch.device(device))
     state = TrainState(model, config, group)
     run = None if folder is None else RunFolder(folder)
     return _TextRun(dataset, state, run, checkpoint_every, report).steps()

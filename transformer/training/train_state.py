@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from transformer.checks import require_positive
+from transformer.checks import require_some
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import has_global_hooks
 from transformer.masks import padding_mask
@@ -91,7 +91,7 @@ def _make_batch(model: Transformer, examples: Sequence[Example]) -> Batch:
     """A batch with the special ids of the model's config, on its device."""
     config, device = model.config, next(model.parameters()).device
     batch = make_batch(examples, config.pad_id, config.bos_id, config.eos_id)
-    return Batch(*(ids.to(device) for ids in batch))
+    return batch.to(device)
 
 
 def validation_loss(
@@ -105,7 +105,7 @@ def validation_loss(
     Raises:
         ValueError: for no examples.
     """
-    require_positive(examples=len(examples))
+    require_some("example", examples)
     loss = LossModule(model, label_smoothing=0.0, bf16=bf16)
     total = 0.0
     with evaluating(loss):
@@ -141,6 +141,8 @@ class TrainState:
     def __init__(
         self, model: nn.Module, config: TrainingConfig, process_group: ProcessGroup
     ) -> None:
+        if process_group.device.type == "meta":
+            raise ValueError("the model is on the meta device, without numbers")
         self.model: Any = model.to(process_group.device)
         self.config = config
         self.process_group = process_group

@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from transformer.checks import optional_import, require_positive
+from transformer.checks import (
+    optional_import,
+    require_examples,
+    require_positive,
+    require_some,
+)
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
@@ -223,31 +228,36 @@ def train_translator(
     (`model.safetensors`) and the metrics of each step. A run that was cut short at any
     time goes on to the same weights, bit for bit on one CPU with as many threads.
 
+    The model is trained on the device where it is; a `process_group` moves it to that
+    of its process, which shares each step with the others. `report` is called with what
+    is worth saying, a line each: a damaged checkpoint, or an early end.
+
     Raises:
         ValueError: for `checkpoint_every` or `keep_epochs` below 1; for no examples, or
             one that does not fit into a batch or that the model cannot read; for
-            tokenizers that are not the model's;
+            tokenizers that are not the model's; for a model without numbers (on meta);
             where sacreBLEU is not installed; for a folder that cannot be written to,
             that has other files or another run, that another training is writing to, or
             that not all processes share; with a folder, for a model that cannot be
             saved; for a loss that is not finite.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
-    for name in ("train", "validation", "validation_pairs"):
-        require_positive(**{name: len(getattr(dataset, name))})
+    require_some("validation pair", dataset.validation_pairs)
     optional_import("sacrebleu.metrics")  # better now than after an epoch
-    model = unwrap(model)
+    model = unwrap(model, "train_translator")
     translator = _translator(model, dataset)
     run = None if folder is None else RunFolder(folder)
-    longest = max(map(example_length, dataset.train + dataset.validation))
-    tokens = config.micro_batch_tokens or config.batch_tokens
-    limit = min(tokens, config.batch_tokens, model.config.max_length)
-    if longest > limit:
-        raise ValueError(
-            f"the dataset has an example of {longest} tokens, but at most {limit} fit"
+    for name in ("train", "validation"):
+        require_examples(
+            f"{name} example",
+            getattr(dataset, name),
+            model.config,
+            max_length=model.config.max_length,
+            batch_tokens=config.batch_tokens,
+            micro_batch_tokens=config.micro_batch_tokens or config.batch_tokens,
         )
     _require_usable(dataset, translator)
-    state = TrainState(model, config, process_group or ProcessGroup())
+    state = TrainState(model, config, process_group or ProcessGroup.beside(model))
     return _TranslatorRun(
         dataset, state, run, checkpoint_every, report, keep_epochs
     ).steps()
@@ -261,23 +271,6 @@ def _require_usable(dataset: TranslationDataset, translator: Translator) -> None
             "each validation example needs its sentences, "
             f"got {len(dataset.validation)} examples and {pairs} pairs"
         )
-    config = translator.model.config
-    sizes = config.source_vocab_size, config.target_vocab_size
-    for name in ("train", "validation"):
-        for number, example in enumerate(getattr(dataset, name), start=1):
-            sides = zip(("source", "target"), example, sizes, strict=True)
-            for side, ids, size in sides:
-                if side == "source" and not ids:
-                    raise ValueError(f"{name} example {number} has an empty source")
-                if ids and not 0 <= min(ids) <= max(ids) < size:
-                    raise ValueError(
-                        f"{name} example {number} has a {side} id outside 0..{size - 1}"
-                    )
-                if config.pad_id in ids:
-                    raise ValueError(
-                        f"{name} example {number} has the padding id {config.pad_id} "
-                        f"in its {side}"
-                    )
     for number, (sentence, _) in enumerate(dataset.validation_pairs, start=1):
         try:
             translator.encode(sentence)
