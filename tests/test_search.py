@@ -659,6 +659,7 @@ def test_bad_options_are_refused(search, options, message):
         search(random_model(), [[3]], max_length=5, **options)
 
 
+@pytest.mark.plain  # checked types are refused before
 def test_what_a_decoder_lacks_is_named():
     class Half:
         model = random_model()

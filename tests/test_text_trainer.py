@@ -408,6 +408,7 @@ def test_a_model_is_trained_where_it_is_or_is_asked_to_go(dataset, monkeypatch):
     assert [device.type for device in devices] == ["cpu", "meta", "meta", "cpu"]
 
 
+@pytest.mark.plain  # checked types are refused before
 def test_a_tokenizer_that_cannot_write_texts_is_refused_at_once():
     words = WordTokenizer(Vocabulary("abc"))
     model = language_model(words.vocab_size, SIZES)

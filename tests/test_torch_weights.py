@@ -132,6 +132,7 @@ def test_other_classes_and_the_wrong_direction_are_refused() -> None:
         )
 
 
+@pytest.mark.plain  # checked types are refused before
 def test_a_module_is_not_its_state() -> None:
     for module, way in ((torch_model(), from_torch), (nn.Linear(2, 2), to_torch)):
         kind = type(module).__name__

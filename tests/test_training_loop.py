@@ -222,6 +222,7 @@ def test_an_example_at_fault_is_named_before_the_first_step(example, message):
         train(small_model(), [*EXAMPLES, example])
 
 
+@pytest.mark.plain  # checked types are refused before
 def test_each_caller_says_what_it_takes():
     sizes = LanguageModelConfig(11, 16, 2, 1, 16, 0.0, max_length=8)
     lm = LanguageModel(sizes)

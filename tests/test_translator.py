@@ -408,6 +408,7 @@ def test_a_translator_says_what_it_is(phrasebook):
     )
 
 
+@pytest.mark.plain  # checked types are refused before
 def test_types_tell_one_sentence_from_several():
     one, several = typing.get_overloads(Translator.translate)
     assert typing.get_type_hints(one)["return"] is str

@@ -371,16 +371,22 @@ function matching(a, from, to, b, low, high) {
   return size && size + matching(a, from, i, b, low, j) + matching(a, i + size, to, b, j + size, high);
 }
 
-// The known words most like one that is not (Ratcliff and Obershelp, as Python's difflib).
+// The known words most like one that is not, whatever their capitals (Ratcliff and
+// Obershelp, as Python's difflib).
 function closest(word, known, count = 3, cutoff = 0.6) {
-  const typed = [...word];
+  const typed = [...word.toLowerCase()], alike = new Map();
   if (typed.length > 40) return [];
-  return known.map((each) => {
-    const letters = [...each];
+  for (const each of known) {
+    const folded = each.toLowerCase();
+    alike.set(folded, [...(alike.get(folded) ?? []), each]);
+  }
+  return [...alike.keys()].map((folded) => {
+    const letters = [...folded];
     const both = matching(letters, 0, letters.length, typed, 0, typed.length);
-    return [(2 * both) / (letters.length + typed.length), each];
+    return [(2 * both) / (letters.length + typed.length), folded];
   }).filter(([ratio]) => ratio >= cutoff)
-    .sort(([a, x], [b, y]) => b - a || (x < y ? 1 : -1)).slice(0, count).map(([, each]) => each);
+    .sort(([a, x], [b, y]) => b - a || (x < y ? 1 : -1)).slice(0, count)
+    .flatMap(([, folded]) => alike.get(folded));
 }
 
 class WordTokenizer {
