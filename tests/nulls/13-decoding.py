@@ -10,12 +10,13 @@ sampled = sample_pairs
 sample_pairs = lambda count, seed: sampled(5 * count, seed, held_out=None)
 
 # %% claim: A training step runs the decoder
-# null: the decoder runs once for each sentence
-decoder_runs = lambda action: 1
+# null: greedy search needs no decoder
+plain_greedy = lambda model, source, most: [1, 2, 3]
 
 # %% claim: A training step runs the decoder
-# null: six runs, as for our sentence
-decoder_runs = lambda action: 6
+# null: a training step runs it twice
+once = type(model).forward
+type(model).forward = lambda self, *ids: (once(self, *ids), once(self, *ids))[0]
 
 # %% claim: With the causal mask, appending
 # null: no mask in either

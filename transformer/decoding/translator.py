@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+_OnError = Callable[[int, ValueError], None] | None
+
+
 class Translator:
     """A model with the tokenizers of both its languages: sentences in, sentences out.
 
@@ -131,7 +134,7 @@ class Translator:
         beam_size: int = 1,
         length_penalty: float = 0.6,
         batch_size: int = 64,
-        on_error: Callable[[int, ValueError], None] | None = None,
+        on_error: _OnError = None,
         max_length: int | None = None,
     ) -> str: ...
 
@@ -142,7 +145,7 @@ class Translator:
         beam_size: int = 1,
         length_penalty: float = 0.6,
         batch_size: int = 64,
-        on_error: Callable[[int, ValueError], None] | None = None,
+        on_error: _OnError = None,
         max_length: int | None = None,
     ) -> list[str]: ...
 
@@ -152,7 +155,7 @@ class Translator:
         beam_size: int = 1,
         length_penalty: float = 0.6,
         batch_size: int = 64,
-        on_error: Callable[[int, ValueError], None] | None = None,
+        on_error: _OnError = None,
         max_length: int | None = None,
     ) -> str | list[str]:
         """Translate a sentence, or each of several, by beam search; 1 beam is greedy.
