@@ -8,6 +8,7 @@ from transformer.checkpoint import read_training_state
 from transformer.text.phrasebook import sample_pairs
 from transformer.training.config import TrainingConfig
 from transformer.training.run_folder import read_metrics
+from transformer.training.train_state import TrainState
 from transformer.training.trainer import (
     TranslationDataset,
     train_translator,
@@ -38,6 +39,19 @@ CONFIG = TrainingConfig(  # five steps an epoch
     cooldown=0.0,
     seed=5,
 )
+
+
+def note_devices(monkeypatch, trainer):
+    """The devices to which trainings of a module bring their models, in turn."""
+    devices = []
+
+    class Noted(TrainState):
+        def __init__(self, model, config, process_group):
+            devices.append(process_group.device)
+            super().__init__(model, config, process_group)
+
+    monkeypatch.setattr(f"transformer.training.{trainer}.TrainState", Noted)
+    return devices
 
 
 def write_corpus(folder, sizes=(60, 6, 6)):

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from small_runs import assert_same_run
+from small_runs import assert_same_run, note_devices
 from torch import nn
 
 from transformer.beyond.gpt2 import GPT2
@@ -29,7 +29,6 @@ from transformer.training.text_trainer import (
     text_loss,
     train_language_model,
 )
-from transformer.training.train_state import TrainState
 
 SIZES = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 16, "dropout": 0.2}
 SIZES |= {"max_length": 12}
@@ -391,14 +390,7 @@ def test_a_generator_refuses(whole, arguments, message):
 
 
 def test_a_model_is_trained_where_it_is_or_is_asked_to_go(dataset, monkeypatch):
-    devices = []
-
-    class Noted(TrainState):
-        def __init__(self, model, config, process_group):
-            devices.append(process_group.device)
-            super().__init__(model, config, process_group)
-
-    monkeypatch.setattr("transformer.training.text_trainer.TrainState", Noted)
+    devices = note_devices(monkeypatch, "text_trainer")
     train_language_model(new_model(dataset), dataset, CONFIG)
     for device in (None, "meta"):
         model = new_model(dataset).to(device or "meta")

@@ -14,6 +14,7 @@ from small_runs import (
     equal,
     load_dataset,
     newest,
+    note_devices,
     run_steps,
     small_model,
     write_corpus,
@@ -443,14 +444,7 @@ def test_a_hook_or_forward_of_the_models_own_counts_in_its_loss(dataset):
 
 
 def test_a_model_is_trained_where_it_is(dataset, monkeypatch):
-    devices = []
-
-    class Noted(TrainState):
-        def __init__(self, model, config, process_group):
-            devices.append(process_group.device)
-            super().__init__(model, config, process_group)
-
-    monkeypatch.setattr("transformer.training.trainer.TrainState", Noted)
+    devices = note_devices(monkeypatch, "trainer")
     model = small_model(dataset)
     train_translator(model, dataset, CONFIG)
     with pytest.raises(ValueError, match="on the meta device, without numbers"):
