@@ -377,7 +377,7 @@ def test_the_square_root_does_what_chapter_4_says_of_it(
 ) -> None:
     chapter = (BOOK / "04-attention.md").read_text(encoding="utf-8")
     state = re.search(r":state: (.*at=e1\.self.*)", chapter)
-    said = re.search(r"\*Jane\* in this row rises from (\d.\d+) to (\d.\d+)", chapter)
+    said = re.search(r"weight on herself rises from (\d.\d+) to (\d.\d+)", chapter)
     assert state is not None
     assert said is not None
     reader.open(f"{file}#{state[1]}")
