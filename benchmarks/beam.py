@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import processor  # noqa: E402
 
-from transformer.decoding.search import beam_search  # noqa: E402
+from transformer.decoding.beam import beam_search  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
 from transformer.text.phrasebook import phrasebook_examples, sample_pairs  # noqa: E402
 from transformer.training.config import TrainingConfig  # noqa: E402

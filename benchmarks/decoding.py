@@ -37,7 +37,7 @@ from peers import (
 from peers import x_transformer as build_x_transformer
 from race import lines, made, race, ratios, serve, write
 
-from transformer.decoding import search
+from transformer.decoding import beam, search
 from transformer.decoding.compiled import CompiledDecoder
 from transformer.decoding.fast import FastDecoder
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
@@ -76,7 +76,7 @@ def searching(
         return lambda: search.sample(decoder, sources, length)
     if beams == 1:
         return lambda: search.greedy_search(decoder, sources, length)
-    return lambda: search.beam_search(decoder, sources, length, beams)
+    return lambda: beam.beam_search(decoder, sources, length, beams)
 
 
 def ctranslate2(

@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
 
-from transformer.decoding import search
+from transformer.decoding import beam, search
 from transformer.decoding.fast import FastDecoder
 from transformer.masks import causal_mask
 from transformer.model import Transformer
@@ -256,7 +256,7 @@ def decoding(bench: Bench) -> Results:
                 graph = StaticState(model, source, length)
                 ways = {
                     "greedy": partial(search.greedy_search, decoder, source, length),
-                    "beam 4": partial(search.beam_search, decoder, source, length),
+                    "beam 4": partial(beam.beam_search, decoder, source, length),
                     "CUDA graph": partial(graph.greedy_search, source),
                     "Marian": partial(marians_search, other, source, length, 1),
                     "Marian, beam 4": partial(marians_search, other, source, length, 4),

@@ -38,7 +38,7 @@ from transformer.checkpoint import (  # noqa: E402
     write_atomically,
     write_training_state,
 )
-from transformer.decoding.search import beam_search  # noqa: E402
+from transformer.decoding.beam import beam_search  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import TransformerConfig  # noqa: E402
 from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402

@@ -9,9 +9,10 @@ from torch import nn
 from tests.test_fast_decoding import BATCH, agree
 from tests.test_search import random_case, random_model
 from transformer.decoding import compiled
+from transformer.decoding.beam import beam_search
 from transformer.decoding.compiled import CompiledDecoder, CompiledState
 from transformer.decoding.fast import FastState
-from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.search import greedy_search
 from transformer.decoding.step import CachedState
 
 pytestmark = pytest.mark.plain  # the checker of shapes is not compiled

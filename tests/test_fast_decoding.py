@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from tests.test_search import DTYPES, fixed_logits, random_case, random_model
+from transformer.decoding.beam import beam_search
 from transformer.decoding.fast import FastDecoder, FastState
-from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.search import greedy_search, sample
 from transformer.decoding.step import CachedDecoder, CachedState
 from transformer.decoding.support import packable_weights
 from transformer.encoder import Residual

@@ -17,8 +17,9 @@ from transformer.beyond.language_model import (
     PromptDecoder,
 )
 from transformer.checkpoint import read_training_state
+from transformer.decoding.beam import beam_search
 from transformer.decoding.fast import FastDecoder
-from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.search import greedy_search, sample
 from transformer.decoding.step import CachedState
 from transformer.decoding.translator import Translator
 from transformer.maps import ablate_heads, all_heads, attention_maps

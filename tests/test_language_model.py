@@ -22,7 +22,8 @@ from transformer.beyond.modern import PARTS, GroupedQueryAttention, exchange_par
 from transformer.beyond.ngrams import NGramModel
 from transformer.beyond.plain_text import context_losses, train_on_text
 from transformer.checkpoint import read_checkpoint, write_checkpoint
-from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.beam import beam_search
+from transformer.decoding.search import greedy_search, sample
 from transformer.multi_head import MultiHeadAttention
 from transformer.positional import PositionalEncoding
 

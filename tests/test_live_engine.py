@@ -17,7 +17,8 @@ from bookkit import broken
 from bookkit.live import describe_model, engine
 from bookkit.live.model import _tokenizer
 from transformer.attention import attention_weights
-from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.beam import beam_search
+from transformer.decoding.search import greedy_search
 from transformer.maps import Head, ablate_heads
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig

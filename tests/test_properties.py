@@ -33,7 +33,8 @@ from transformer import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from transformer.decoding.search import as_batch, beam_search, greedy_search, sample
+from transformer.decoding.beam import beam_search
+from transformer.decoding.search import as_batch, greedy_search, sample
 from transformer.decoding.step import CachedDecoder
 from transformer.training.config import TrainingConfig
 from transformer.training.loop import train

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.beam import beam_search
+from transformer.decoding.search import greedy_search
 from transformer.masks import padding_mask
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import pad

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from transformer.decoding import largest
-from transformer.decoding.search import (
+from transformer.decoding.beam import (
     Hypothesis,
-    as_batch,
     beam_search,
     expand,
-    greedy_search,
     length_normalised,
     likeliest,
+    n_best,
+)
+from transformer.decoding.search import (
+    as_batch,
+    greedy_search,
     mask_special,
     sample,
     top_p_filter,
@@ -97,7 +100,8 @@ def uncached_greedy(model, source, max_length):
     return tokens[1:]
 
 
-def uncached_beam(model, source, max_length, beam_size, length_penalty):
+def uncached_n_best(model, source, max_length, beam_size, length_penalty):
+    """Ids, log-probability and score of all that a beam finishes, best score first."""
     bos, eos = model.config.bos_id, model.config.eos_id
     active, finished = [(0.0, [bos])], []
     for _ in range(max_length):
@@ -113,13 +117,17 @@ def uncached_beam(model, source, max_length, beam_size, length_penalty):
         longer = longer[: beam_size - len(finished)]
         finished += [each for each in longer if each[1][-1] == eos]
         active = [each for each in longer if each[1][-1] != eos]
-    if not finished:
-        return active[0][1][1:]
-    best = max(
-        finished,
-        key=lambda each: each[0] / ((5 + len(each[1]) - 1) / 6) ** length_penalty,
-    )
-    return best[1][1:-1]
+    found = [
+        (
+            [token for token in tokens[1:] if token != eos],
+            pytest.approx(total, abs=1e-5),
+            pytest.approx(
+                total / ((5 + len(tokens) - 1) / 6) ** length_penalty, abs=1e-5
+            ),
+        )
+        for total, tokens in finished or active[:1]
+    ]
+    return sorted(found, key=lambda each: -each[2].expected)
 
 
 @settings(max_examples=12)
@@ -139,8 +147,10 @@ def test_beam_search_is_the_uncached_one_in_any_company(rng):
     model = random_model(rng.randrange(99), rng.choice([1, 4])).double().eval()
     batch, longest = random_case(rng)
     how = rng.randint(1, 12), rng.choice([0.0, 0.6, 1.0, 3.0])
-    found = beam_search(model, batch, longest, *how)
-    assert found == [uncached_beam(model, source, longest, *how) for source in batch]
+    found = n_best(model, batch, longest, *how)
+    assert found == [uncached_n_best(model, source, longest, *how) for source in batch]
+    best = beam_search(model, batch, longest, *how)
+    assert best == [candidates[0].ids for candidates in found]
 
 
 @pytest.mark.plain  # checked shapes would make it slow
@@ -162,8 +172,11 @@ def test_a_beam_wide_enough_for_all_finds_the_best_of_all(length_penalty, seed):
         for length in range(longest)  # with eos, three ids at most
         for tokens in itertools.product(range(3, 9), repeat=length)
     ]
-    found = beam_search(model, [source], longest, 400, length_penalty)
-    assert found == [max(every, key=score)]
+    (found,) = n_best(model, [source], longest, 400, length_penalty)
+    assert [each.ids for each in found] == sorted(every, key=score, reverse=True)
+    assert [each.score for each in found] == pytest.approx(
+        [score(each.ids) for each in found]
+    )
 
 
 @pytest.mark.plain
@@ -316,7 +329,7 @@ def test_special_ids_come_from_the_config():
         assert greedy_search(model, [source], 9) == [uncached_greedy(model, source, 9)]
         how = 9, 3, 0.6
         assert beam_search(model, [source], *how) == [
-            uncached_beam(model, source, *how)
+            uncached_n_best(model, source, *how)[0][0]
         ]
         for found in sample(model, [source] * 20, 9):
             assert not {6, 7, 8} & set(found)

@@ -12,7 +12,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from transformer.beyond.text_generator import TextGenerator
 from transformer.checkpoint import read_checkpoint
-from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.beam import beam_search, n_best
+from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
@@ -84,6 +85,36 @@ def test_a_translation_is_what_the_searches_find(joint, subwords):
     assert joint.translate("Le chat est noir") == subwords.decode(greedy)
     (best,) = beam_search(joint.model, [source], room, 3, 1.5)
     assert joint.translate(["le chat est noir"], 3, 1.5) == [subwords.decode(best)]
+
+
+def test_n_best_lists_are_what_the_search_finishes(joint, subwords):
+    sentences = ["le chat est noir", " ", "elle a deux chiens", "le chat " * 9]
+    found = joint.n_best(sentences, 3, 1.5, batch_size=2)
+    assert found[1] == []
+    for index in (0, 2, 3):
+        source = subwords.encode(sentences[index])
+        room = min(64, 16 * math.ceil(len(source) / 8) + 10)
+        (wanted,) = n_best(joint.model, [source], room, 3, 1.5)
+        assert found[index] == [
+            (subwords.decode(ids), pytest.approx(total), pytest.approx(score))
+            for ids, total, score in wanted
+        ]
+        assert found[index][0].text == joint.translate(sentences[index], 3, 1.5)
+    (three,) = Translator.phrasebook().n_best(["Il est malade"], 3)
+    assert len({each.text for each in three}) == 3
+
+
+@pytest.mark.plain
+def test_n_best_wants_a_list_and_names_what_is_wrong_in_it(phrasebook):
+    for sentences, options, message in (
+        ("Il est malade", {}, "a list of sentences is expected, got 'Il est malade'"),
+        (["Il est malade", "xyz"], {}, "sentence 2: unknown word 'xyz'"),
+        ([], {"beam_size": 0}, "beam_size must be .* got 0"),
+        ([], {"batch_size": 0}, "batch_size must be .* got 0"),
+        ([], {"max_length": 999}, "max_length must be at most 32.*got 999"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            phrasebook.n_best(sentences, **options)
 
 
 @pytest.mark.plain  # checked shapes would make it slow

@@ -14,8 +14,9 @@ from transformer.beyond.language_model import (
 from transformer.beyond.llama import Llama, LlamaConfig, from_llama
 from transformer.beyond.text_generator import TextGenerator
 from transformer.decoder import Decoder, DecoderLayer
+from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.fast import FastDecoder
-from transformer.decoding.search import beam_search, greedy_search, sample
+from transformer.decoding.search import greedy_search, sample
 from transformer.decoding.translator import Translator
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
@@ -113,6 +114,7 @@ __all__ = [
     "greedy_search",
     "label_smoothed_loss",
     "make_batch",
+    "n_best",
     "noam_learning_rate",
     "pad",
     "padding_mask",

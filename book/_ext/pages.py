@@ -146,7 +146,8 @@ def mend(
     body = body.replace(' role="doc-biblioentry"', "")
     body = body.replace('<div role="list" class="citation-list">', "<div>")
     body = re.sub(r'<th class="head[^"]*">(<p>)?(</p>)?</th>', "<td></td>", body)
-    body = re.sub(r'<span class="(?:pre|w)">([^<]*)</span>', r"\1", body)
+    for _ in range(2):  # one inside another
+        body = re.sub(r'<span class="(?:pre|[wnp])">([^<]*)</span>', r"\1", body)
     context["body"] = re.sub(
         r'<dl>\s*(<dd><em class="sig-param.*?)</dl>',
         lambda lines: f"<span>{lines[1]}</span>".replace(

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer.decoding.search import beam_search, greedy_search
+from transformer.decoding.beam import beam_search
+from transformer.decoding.search import greedy_search
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer

@@ -1,20 +1,18 @@
-"""Greedy search, sampling and beam search, over any incremental decoder.
+"""Greedy search and sampling: one token a step, over any incremental decoder.
 
 Made from book/13-decoding.md: edit the chapter, not this file.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from transformer.checks import require_beam, require_ids, require_positive
-from transformer.decoding.largest import argmax, log_softmax_at, topk
+from transformer.checks import require_ids, require_positive
+from transformer.decoding.largest import argmax
 from transformer.decoding.step import (
     CachedDecoder,
     DecoderState,
@@ -31,16 +29,12 @@ __all__ = [
     "require_length",
     "as_batch",
     "mask_special",
+    "next_logits",
+    "NOT_FINITE",
     "generate",
     "greedy_search",
     "top_p_filter",
     "sample",
-    "Hypothesis",
-    "likeliest",
-    "expand",
-    "fill",
-    "length_normalised",
-    "beam_search",
 ]
 
 
@@ -119,18 +113,20 @@ def mask_special(
     return logits
 
 
-def _step(state: DecoderState, tokens: Tensor, config: SearchConfig) -> Tensor:
+def next_logits(
+    state: DecoderState, tokens: Tensor, config: SearchConfig
+) -> Float[Tensor, "rows vocabulary"]:
     """The next logits. Where nobody keeps them, the step after can use their memory."""
     return mask_special(_at_least_float32(state.step(tokens)), config)
 
 
-_NOT_FINITE = "no token has a probability: the model's logits are not finite"
+NOT_FINITE = "no token has a probability: the model's logits are not finite"
 
 
 def _require_finite(largest: Float[Tensor, "rows 1"]) -> None:
     """Refuse rows without a largest logit that is a number: NaN counts as larger."""
     if not all(map(math.isfinite, largest.flatten().tolist())):
-        raise ValueError(_NOT_FINITE)
+        raise ValueError(NOT_FINITE)
 
 
 def generate(
@@ -153,7 +149,7 @@ def generate(
         state = decoder.prefill(source, max_length, 1)
         tokens = source.new_full((len(source),), config.bos_id)
         for _ in range(max_length):
-            tokens = choose(_step(state, tokens, config))
+            tokens = choose(next_logits(state, tokens, config))
             chosen = tokens.tolist()
             rows = [row for row, token in enumerate(chosen) if token != config.eos_id]
             for row in rows:
@@ -249,149 +245,3 @@ def sample(
         return torch.searchsorted(ends, place * ends[:, -1:], right=True).squeeze(1)
 
     return generate(decoder, source_ids, max_length, draw)
-
-
-class Hypothesis(NamedTuple):
-    """The beginning of a target: its tokens, the first of them bos, and how likely.
-
-    `row` is the row of the batch that held all but the last token.
-    """
-
-    log_probability: float
-    tokens: list[int]
-    row: int
-
-
-def likeliest(
-    logits: Float[Tensor, "rows vocabulary"], count: int
-) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """Log-probabilities and ids of each row's likeliest tokens, best first.
-
-    Of equals the lowest id comes first; what has no probability comes last, at -inf.
-    The logits may be written over.
-
-    Raises:
-        ValueError: for logits that are NaN or +inf.
-    """
-    values, ids = topk(logits, min(count + 1, logits.size(-1)))
-    if not (values[:, 0] < math.inf).all():  # nor is NaN below it
-        raise ValueError(_NOT_FINITE)
-    ids = ids[:, :count]
-    tied = (values[:, 1:] == values[:, :-1]).any(dim=1)
-    if tied.any():  # topk leaves the order of equals open: take one after another
-        lowest = torch.finfo(logits.dtype).min  # above what is taken, which is -inf
-        left = logits[tied].clamp(min=lowest)
-        for place in range(ids.size(1)):
-            best = left.argmax(dim=-1, keepdim=True)  # of equals the lowest id
-            ids[tied, place] = best.squeeze(1)
-            left.scatter_(1, best, -math.inf)
-    log_probabilities = log_softmax_at(logits, ids)
-    nowhere = log_probabilities.isnan()  # where every logit is -inf
-    return log_probabilities.masked_fill(nowhere, -math.inf), ids
-
-
-def expand(
-    batch: Sequence[Hypothesis],
-    rows: Sequence[int],
-    log_probabilities: Sequence[Sequence[float]],
-    ids: Sequence[Sequence[int]],
-    count: int,
-) -> list[Hypothesis]:
-    """The `count` likeliest continuations of the hypotheses in `rows`, best first."""
-    found = [
-        (batch[row].log_probability + log_probability, row, token)
-        for row in rows
-        for log_probability, token in zip(log_probabilities[row], ids[row], strict=True)
-    ]
-    found.sort(key=itemgetter(0), reverse=True)  # of equals the first stays first
-    return [
-        Hypothesis(total, [*batch[row].tokens, token], row)
-        for total, row, token in found[:count]
-        if total > -math.inf
-    ]
-
-
-def fill(beam: Sequence[Hypothesis], beam_size: int) -> list[Hypothesis]:
-    """A beam with all its rows: a closed one repeats the best, with probability 0."""
-    closed = beam[0]._replace(log_probability=-math.inf)
-    return [*beam, *[closed] * (beam_size - len(beam))]
-
-
-def length_normalised(
-    log_probability: float, length: int, length_penalty: float
-) -> float:
-    """A log-probability over ((5 + length) / 6)^α (Wu et al. 2016).
-
-    Raises:
-        ValueError: for a penalty beyond what a float can divide by.
-    """
-    try:
-        return log_probability / ((5 + length) / 6) ** length_penalty
-    except OverflowError:
-        raise ValueError(
-            f"length_penalty is too large for {length} tokens, got {length_penalty}"
-        ) from None
-
-
-def beam_search(
-    decoder: nn.Module | IncrementalDecoder,
-    source_ids: Sources,
-    max_length: int,
-    beam_size: int = 4,
-    length_penalty: float = 0.6,
-) -> list[list[int]]:
-    """Beam search: the `beam_size` most probable hypotheses of each source at once.
-
-    Each step keeps the likeliest continuations. One that ends is finished and closes
-    its place; when all places are closed, the best by `length_normalised` is the
-    result, its length counting eos. Sources and results are as in `greedy_search`,
-    which is a beam of 1; a hypothesis that is cut counts only where none has finished.
-    Of equals the earlier hypothesis wins, and in it the lowest id.
-
-    Raises:
-        ValueError: for a `beam_size` that is no whole number of at least 1, a
-            `length_penalty` that is not finite, below 0 or too large, and whatever
-            `greedy_search` refuses.
-    """
-    require_beam(beam_size, length_penalty)
-    decoder = as_decoder(decoder)
-    config = decoder.model.config
-    source = as_batch(decoder.model, source_ids, max_length)
-    length_normalised(0.0, max_length, length_penalty)  # refused now, or never
-    start = [Hypothesis(0.0, [config.bos_id], 0)]
-    beams = dict.fromkeys(range(len(source)), start)
-    finished: list[list[Hypothesis]] = [[] for _ in source]
-    with evaluating(decoder.model):
-        state = decoder.prefill(source, max_length, beam_size)
-        for _ in range(max_length):
-            batch = [each for beam in beams.values() for each in beam]
-            newest = source.new_tensor([each.tokens[-1] for each in batch])
-            found = likeliest(_step(state, newest, config), beam_size)
-            scores, ids = (each.tolist() for each in found)
-            active: dict[int, list[Hypothesis]] = {}
-            width = len(batch) // len(beams)  # 1 in the first step, then beam_size
-            for place, sentence in enumerate(beams):
-                rows = range(place * width, (place + 1) * width)
-                count = beam_size - len(finished[sentence])
-                for longer in expand(batch, rows, scores, ids, count):
-                    if longer.tokens[-1] == config.eos_id:
-                        finished[sentence].append(longer)
-                    else:
-                        active.setdefault(sentence, []).append(longer)
-            beams = {key: fill(beam, beam_size) for key, beam in active.items()}
-            if not beams:
-                break
-            parents = [each.row for beam in beams.values() for each in beam]
-            state.reorder(source.new_tensor(parents))
-    for sentence, beam in beams.items():  # cut: the best counts if none has finished
-        finished[sentence] = finished[sentence] or beam[:1]
-    if not all(finished):
-        raise ValueError(_NOT_FINITE)
-
-    def score(each: Hypothesis) -> float:
-        length = len(each.tokens) - 1  # with eos, without bos
-        return length_normalised(each.log_probability, length, length_penalty)
-
-    special = config.bos_id, config.eos_id
-    results = [max(found, key=score).tokens for found in finished]
-    return [[token for token in tokens if token not in special] for tokens in results]

@@ -1,33 +1,43 @@
 """A translator: a model with the tokenizers of both its languages.
 
-Made from book/13-decoding.md: edit the chapter, not this file.
+Made from book/workshop/translator.md: edit the chapter, not this file.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from itertools import groupby
-from typing import overload
+from typing import NamedTuple, overload
 
 from torch import nn
 
 from transformer.checkpoint import model_file
 from transformer.checks import require_beam, require_positive
+from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.fast import FastDecoder
-from transformer.decoding.search import beam_search, greedy_search, require_length
+from transformer.decoding.search import greedy_search, require_length
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer, require_parts
 
 __all__ = [
+    "Translation",
     "Translator",
 ]
 
 
 _OnError = Callable[[int, ValueError], None] | None
+
+
+class Translation(NamedTuple):
+    """A sentence of an n-best list, with its log-probability and its score."""
+
+    text: str
+    log_probability: float
+    score: float
 
 
 class Translator:
@@ -172,14 +182,72 @@ class Translator:
                 word, naming its number among several, for a `batch_size` below 1, and
                 for what `beam_search` refuses of the other numbers.
         """
+        self._require_options(beam_size, length_penalty, batch_size, max_length)
+        sources = self._encode_all(sentences, on_error)
+        translations = [""] * len(sources)
+        for indices, batch, room in self._batches(sources, batch_size, max_length):
+            if beam_size == 1:
+                found = greedy_search(self.decoder, batch, room)
+            else:
+                found = beam_search(
+                    self.decoder, batch, room, beam_size, length_penalty
+                )
+            for index, ids in zip(indices, found, strict=True):
+                translations[index] = self.target_tokenizer.decode(ids)
+        return translations[0] if isinstance(sentences, str) else translations
+
+    def n_best(
+        self,
+        sentences: Sequence[str],
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+        batch_size: int = 64,
+        max_length: int | None = None,
+    ) -> list[list[Translation]]:
+        """N-best lists: what a beam search finishes for each sentence, best first.
+
+        At most `beam_size` translations of each, and none of a blank one; for the rest
+        as `translate`.
+
+        Raises:
+            ValueError: for a sentence that is not in a list, and for what `translate`
+                refuses.
+        """
+        self._require_options(beam_size, length_penalty, batch_size, max_length)
+        if isinstance(sentences, str):
+            raise ValueError(f"a list of sentences is expected, got {sentences!r:.60}")
+        sources = self._encode_all(sentences)
+        lists: list[list[Translation]] = [[] for _ in sources]
+        for indices, batch, room in self._batches(sources, batch_size, max_length):
+            found = n_best(self.decoder, batch, room, beam_size, length_penalty)
+            for index, candidates in zip(indices, found, strict=True):
+                lists[index] = [
+                    Translation(self.target_tokenizer.decode(ids), *judged)
+                    for ids, *judged in candidates
+                ]
+        return lists
+
+    def _require_options(
+        self,
+        beam_size: int,
+        length_penalty: float,
+        batch_size: int,
+        max_length: int | None,
+    ) -> None:
+        """Refuse bad options even where there is nothing to translate."""
         require_beam(beam_size, length_penalty)
         require_positive(batch_size=batch_size)
         if max_length is not None:
             require_length(self.model.config, max_length)
+
+    def _encode_all(
+        self, sentences: str | Sequence[str], on_error: _OnError = None
+    ) -> list[list[int]]:
+        """The ids of each sentence; of several, an error names the one at fault."""
         if not isinstance(sentences, Iterable):
             raise ValueError(f"a sentence must be text, got {sentences!r:.60}")
+        alone = isinstance(sentences, str)
         several = [sentences] if isinstance(sentences, str) else sentences
-        alone = several is not sentences
         sources: list[list[int]] = []
         for index, sentence in enumerate(several):
             try:
@@ -191,9 +259,7 @@ class Translator:
                     raise
                 on_error(index, error)
                 sources.append([])
-        rooms = [max_length or self._room(source) for source in sources]
-        found = self._search_all(sources, rooms, beam_size, length_penalty, batch_size)
-        return found[0] if alone else found
+        return sources
 
     def _room(self, source: Sequence[int]) -> int:
         """How long a translation may become: about twice its source.
@@ -204,32 +270,18 @@ class Translator:
         eights = math.ceil(len(source) / 8)
         return min(self.model.config.max_length, 16 * eights + 10)
 
-    def _search_all(
-        self,
-        sources: Sequence[Sequence[int]],
-        rooms: Sequence[int],
-        beam_size: int,
-        length_penalty: float,
-        batch_size: int,
-    ) -> list[str]:
-        """Translate token ids, batches of similar length at a time."""
-        translations = [""] * len(sources)
+    def _batches(
+        self, sources: Sequence[list[int]], batch_size: int, max_length: int | None
+    ) -> Iterator[tuple[list[int], list[list[int]], int]]:
+        """Batches of similar length: which sentences, their ids, and their room."""
+        rooms = [max_length or self._room(source) for source in sources]
         order = [index for index, source in enumerate(sources) if source]
         order.sort(key=lambda index: len(sources[index]))
         for room, group in groupby(order, lambda index: rooms[index]):
             indices = list(group)
             for start in range(0, len(indices), batch_size):
                 chosen = indices[start : start + batch_size]
-                batch = [sources[index] for index in chosen]
-                if beam_size == 1:
-                    found = greedy_search(self.decoder, batch, room)
-                else:
-                    found = beam_search(
-                        self.decoder, batch, room, beam_size, length_penalty
-                    )
-                for index, ids in zip(chosen, found, strict=True):
-                    translations[index] = self.target_tokenizer.decode(ids)
-        return translations
+                yield chosen, [sources[index] for index in chosen], room
 
 
 _IDS = ("pad_id", "bos_id", "eos_id")
