@@ -112,6 +112,19 @@ def tensor(answer: Any, wanted: str = "a tensor") -> Tensor:
     return answer
 
 
+def array(answer: Any, wanted: str = "a tensor") -> Tensor:
+    """A tensor, or an array, list or list of tensors as one; all else is refused."""
+    if isinstance(answer, list | tuple) and all(isinstance(x, Tensor) for x in answer):
+        if answer and len({part.shape for part in answer}) == 1:
+            return torch.stack([part.detach() for part in answer])
+    elif type(answer).__name__ == "ndarray" or isinstance(answer, list | tuple):
+        try:
+            return torch.as_tensor(answer)
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    return tensor(answer, wanted).detach()
+
+
 def blanks(answer: Any, names: Sequence[Any]) -> list[Any]:
     """What was filled in under each name; a blank left open is no answer yet."""
     if not isinstance(answer, Mapping):

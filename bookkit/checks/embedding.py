@@ -1,5 +1,6 @@
 """Checks for the exercises of chapter 2, How does a word become a vector?"""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -7,140 +8,125 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bookkit.exercises import (
-    Refused,
     Verdict,
+    array,
     exercise,
+    explain,
+    near,
     number,
+    numbers,
     right,
-    tensor,
     wrong,
 )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a.double(), b.double(), atol=1e-4)
+def _looked_up(ids: Tensor, gradient: Tensor, vocab_size: int) -> Tensor:
+    """For each word the sum of the gradients of its tokens."""
+    one_hot = F.one_hot(ids.flatten(), vocab_size).to(gradient)
+    return one_hot.T @ gradient.flatten(0, 1)
 
 
 @exercise
-def check_scores(output_scores: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
-    """Exercise: score every word of the vocabulary with the tied table."""
+def check_table_gradient(
+    table_gradient: Callable[[Tensor, Tensor, int], Tensor],
+) -> Verdict:
+    """Exercise: the gradient of a table, from that of the vectors looked up in it."""
     draw = torch.Generator().manual_seed(2)
-    hidden = torch.randn(2, 3, 16, generator=draw)
-    table = torch.randn(7, 16, generator=draw)
-    answer = tensor(output_scores(hidden, table), "a tensor of scores")
-    scores = hidden @ table.T
-    if _close(answer, scores):
-        return right("One dot product with each row: h times E transposed.")
-    if _close(answer, scores * 16**0.5):
-        return wrong(
-            "You multiplied by √d_model. That factor is for the input embedding; the "
-            "output map uses the rows as stored."
-        )
-    if _close(answer, scores / 16**0.5):
-        return wrong(
-            "You divided by √d_model. Attention divides its scores by √d_k; the output "
-            "map uses the rows as stored."
-        )
-    if _close(answer, scores.softmax(-1)) or _close(answer, scores.log_softmax(-1)):
-        return wrong(
-            "You applied a softmax. Scores are wanted; the loss applies its own."
-        )
-    cosine = F.normalize(hidden, dim=-1) @ F.normalize(table, dim=-1).T
-    if _close(answer, cosine):
-        return wrong(
-            "These are cosines. The output map is the plain dot product: lengths count."
-        )
-    if _close(answer, hidden @ F.normalize(table, dim=-1).T):
-        return wrong("You normalised the rows. The output map uses them as stored.")
-    if _close(answer, scores.argmax(-1)):
-        return wrong("You chose the best word. The score of every word is wanted.")
-    if _close(answer, scores.mT):
-        return wrong(
-            "Words and positions changed places: h comes first, the table transposed."
-        )
-    if answer.shape != scores.shape:
-        return wrong(
-            "The shape should be (batch, length, vocabulary) = (2, 3, 7), got "
-            f"{tuple(answer.shape)}: multiply by the table transposed."
-        )
-    return wrong(
-        "The shape is right, but a score is not the dot product of h and a row."
+    ids = torch.tensor([[4, 1, 2], [6, 4, 1]])
+    gradient = torch.randn(2, 3, 16, generator=draw)
+    summed = _looked_up(ids, gradient, 8)
+    counts = torch.bincount(ids.flatten(), minlength=8).clamp(min=1)[:, None]
+    last = torch.zeros(8, 16)
+    for token, row in zip(ids.flatten(), gradient.flatten(0, 1), strict=True):
+        last[token] = row
+    written_once = (
+        "A word that occurs twice got the gradient of one of its tokens: writing to "
+        "repeated ids, as `table[ids] = …` and `table[ids] += …` do, keeps one. Add "
+        "them all up."
     )
-
-
-def _ids(answer: Sequence[int] | Tensor) -> list[int]:
-    """The ids that a reader gave back."""
-    numbers = [number(value, "an id, a whole number") for value in answer]
-    if any(value != int(value) for value in numbers):
-        raise Refused("Those are cosines: give back the ids of the rows.")
-    return [int(value) for value in numbers]
+    unscaled = (
+        "You left out √d_model: TokenEmbedding multiplies the row by it, so the chain "
+        "rule multiplies the gradient by it as well."
+    )
+    mistakes = {
+        unscaled: summed,
+        "You divided by √d_model. Backwards, too, a factor multiplies.": summed / 4,
+        "You multiplied by d_model: the factor is its root.": summed * 16,
+        written_once: last * 4,
+        f"{written_once} And √d_model is missing.": last,
+        "You took the mean over a word's tokens. The loss has a term through each: "
+        "their gradients add up.": summed / counts * 4,
+        "You took the mean over a word's tokens, where their gradients add up, and "
+        "left out √d_model.": summed / counts,
+        "Only the first sentence counts in your sum: all tokens of the batch do.": (
+            _looked_up(ids[:1], gradient[:1], 8) * 4
+        ),
+        "You have a table for each sentence: add them up, for they share one.": (
+            F.one_hot(ids, 8).float().mT @ gradient * 4
+        ),
+        "That has a row for each token. The gradient has the shape of the table, a "
+        "row for each word of the vocabulary.": gradient * 4,
+        "That has a row for each token. A row for each word of the vocabulary is "
+        "wanted, and √d_model is missing.": gradient,
+        "That says how often each word occurs. Multiply by the tokens' gradients.": (
+            F.one_hot(ids.flatten(), 8).sum(dim=0).float()
+        ),
+    }
+    answer = array(table_gradient(ids, gradient, 8))
+    if not near(answer, summed * 4):
+        return wrong(explain(answer, summed * 4, mistakes))
+    ids, gradient = torch.tensor([[0, 2, 0, 0]]), torch.randn(1, 4, 9, generator=draw)
+    answer = array(table_gradient(ids, gradient, 3))
+    if not near(answer, _looked_up(ids, gradient, 3) * 3):
+        return wrong(
+            "Right for a vocabulary of 8 and d_model = 16, but not for 3 and 9: "
+            f"{explain(answer, _looked_up(ids, gradient, 3) * 3, {})}"
+        )
+    return right(
+        "Each token adds its gradient, times √d_model, to the row it looked up."
+    )
 
 
 @exercise
-def check_similar(most_similar: Callable[[int, Tensor, int], Sequence[int]]) -> Verdict:
-    """Exercise: the ids of the rows with the largest cosine, without the word."""
-    # Row 1 points almost where row 0 points; row 2 is long, row 3 is opposite.
-    table = torch.tensor(
-        [[1.0, 0.0], [0.9, 0.1], [30.0, 30.0], [-1.0, 0.0], [0.0, 0.5], [0.4, -0.1]]
-    )
-    found = _ids(most_similar(0, table, 3))
-    if found == [1, 5, 2]:
-        # and another word, so that a constant answer is not enough
-        third = _ids(most_similar(3, table, 2))
-        if 3 not in third and third != [4, 2]:
-            return wrong("Right for word 0, but not for word 3: is the id used?")
-        for word, count in (3, 2), (2, 5), (3, 5):
-            if word in _ids(most_similar(word, table, count)):
+def check_never(row: Sequence[float] | Tensor) -> Verdict:
+    """Exercise: a long row whose word never has the highest score."""
+    row = numbers(row, "the two numbers of a row, such as [1, 2]")
+    if len(row) != 2:
+        return wrong(f"A row here has two numbers, got {len(row)}.")
+    others = [(4, 0), (-1, 3), (-1, -3)]
+    length = math.hypot(*row)
+    # Across the three sides of the triangle: a row outside it wins along one of them.
+    for h in (3, 5), (3, -5), (-1, 0):
+        score = h[0] * row[0] + h[1] * row[1]
+        best = max(h[0] * x + h[1] * y for x, y in others)
+        if score > best + 1e-5:  # a row on a side only ties
+            found = f"With h = {h} its score is {score:.4g}, and the others' at most "
+            found += f"{best}."
+            if length > 4:
                 return wrong(
-                    f"Right for word 0, but word {word} is in its own result: the "
-                    "number that hides it is not low enough. Take −∞, or leave its id "
-                    "out."
+                    f"{found} A row longer than all others always wins for some h, "
+                    "such as one that points its way."
                 )
-        # Rows 0 and 1 point the same way, so either may come first.
-        twins = torch.tensor([[1.0, 2.0], [2.0, 4.0], [-1.0, 0.0], [3.0, 0.0]])
-        if [_ids(most_similar(word, twins, 2)) for word in (0, 1)] != [[1, 3], [0, 3]]:
+            if row[0] < -1:
+                return wrong(
+                    f"{found} To point away from the longest row does not help: h may "
+                    "point away from it as well."
+                )
             return wrong(
-                "It fails where another row points the same way: leave the word out by "
-                "its id, not as the first in the order."
+                f"{found} The winner is the row that lies farthest in the direction "
+                "of h. Which places are never farthest?"
             )
-        return right("Directions compared, lengths ignored, the word left out.")
-    if found == [0, 4, 1]:
+    if any(math.dist(row, other) < 1e-9 for other in others):
+        return wrong("That row belongs to another word: the two tie for every h.")
+    if length <= math.sqrt(10):
         return wrong(
-            "You removed the word's row, which lowers each id after it by one. Keep "
-            "the ids of the whole table."
+            f"That word never wins, but its row has the length {length:.3g}, and it "
+            "should be longer than √10 = 3.16."
         )
-    if found[:1] == [0]:
-        return wrong(
-            "You list the word itself, whose cosine with itself is always 1. "
-            "Leave it out."
-        )
-    if found == [2, 1, 5]:
-        return wrong(
-            "The long row 2 wins by its length, not by its direction: you compared dot "
-            "products, or divided by something that is not each row's length. Divide "
-            "by both lengths."
-        )
-    if found == [3, 1, 5]:
-        return wrong(
-            "You ignored the sign: row 3 points the opposite way, and is the least "
-            "similar of all."
-        )
-    if found == [1, 5]:
-        return wrong(
-            "One id is missing: leave the word itself out before you count to three."
-        )
-    if found == [1, 5, 4]:
-        return wrong(
-            "You compared distances: the long row 2 is far away, yet its direction is "
-            "near. The cosine ignores lengths."
-        )
-    if found[:1] == [3]:
-        return wrong("You list the least similar first: sort from the largest cosine.")
-    if sorted(found) == [1, 2, 5]:
-        return wrong("These are the right rows in the wrong order: most similar first.")
-    if len(found) != 3:
-        return wrong(f"For count=3 return three ids, got {len(found)}.")
-    return wrong(f"For word 0 the three nearest are 1, 5, 2; you gave {found}.")
+    return right(
+        "Whatever h is, one of the other three scores as high or higher, though two of "
+        "them are shorter."
+    )
 
 
 @exercise

@@ -1,76 +1,80 @@
 """The exercises of chapter 2: right answers pass, likely wrong ones are named."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from bookkit.checks.embedding import (
-    check_moved,
-    check_scores,
-    check_similar,
-)
+from bookkit.checks.embedding import check_moved, check_never, check_table_gradient
 
 
-def cosines(word_id, table):
-    directions = F.normalize(table, dim=1)
-    return directions @ directions[word_id]
+def by_one_hot(ids, gradient, vocab_size):
+    one_hot = F.one_hot(ids.flatten(), vocab_size).float()
+    return one_hot.T @ gradient.flatten(0, 1) * gradient.size(-1) ** 0.5
 
 
-def most_similar(word_id, table, count):
-    order = cosines(word_id, table).argsort(descending=True).tolist()
-    return [number for number in order if number != word_id][:count]
+def by_einsum(ids, gradient, vocab_size):
+    one_hot = F.one_hot(ids, vocab_size).to(gradient)
+    return torch.einsum("blv,bld->vd", one_hot, gradient) * gradient.shape[-1] ** 0.5
 
 
-def by_dot(word_id, table, count):
-    order = (table @ table[word_id]).argsort(descending=True).tolist()
-    return [number for number in order if number != word_id][:count]
+def by_index_add(ids, gradient, vocab_size):
+    table = gradient.new_zeros(vocab_size, gradient.size(-1))
+    table.index_add_(0, ids.flatten(), gradient.flatten(0, 1))
+    return table * math.sqrt(gradient.size(-1))
 
 
-def by_distance(word_id, table, count):
-    order = (table - table[word_id]).norm(dim=1).argsort().tolist()
-    return [number for number in order if number != word_id][:count]
+def by_accumulating(ids, gradient, vocab_size):
+    table = torch.zeros(vocab_size, gradient.size(-1), dtype=torch.float64)
+    table.index_put_((ids,), gradient.double(), accumulate=True)
+    return table * math.sqrt(gradient.size(-1))
 
 
-def with_itself(word_id, table, count):
-    return cosines(word_id, table).argsort(descending=True).tolist()[:count]
+def by_loop(ids, gradient, vocab_size):
+    width = gradient.size(-1)
+    table = [[0.0] * width for _ in range(vocab_size)]
+    for words, rows in zip(ids.tolist(), gradient.tolist(), strict=True):
+        for word, row in zip(words, rows, strict=True):
+            for i in range(width):
+                table[word][i] += width**0.5 * row[i]
+    return table
 
 
-def first_in_the_line(word_id, table, count):
-    order = cosines(word_id, table).argsort(descending=True).tolist()
-    return order[1 : count + 1]
+def by_numpy(ids, gradient, vocab_size):
+    table = np.zeros((vocab_size, gradient.shape[-1]))
+    np.add.at(table, ids.numpy(), gradient.numpy())
+    return table * gradient.shape[-1] ** 0.5
 
 
-def by_size(word_id, table, count):
-    order = cosines(word_id, table).abs().argsort(descending=True).tolist()
-    return [number for number in order if number != word_id][:count]
+def by_autograd(ids, gradient, vocab_size):
+    table = torch.zeros(vocab_size, gradient.size(-1), requires_grad=True)
+    vectors = table[ids] * gradient.size(-1) ** 0.5
+    return torch.autograd.grad(vectors, table, gradient)[0]
 
 
-def cut_too_early(word_id, table, count):
-    order = cosines(word_id, table).argsort(descending=True).tolist()
-    return [number for number in order[:count] if number != word_id]
+def plus_equals(ids, gradient, vocab_size):
+    table = torch.zeros(vocab_size, gradient.size(-1))
+    table[ids] += gradient * gradient.size(-1) ** 0.5
+    return table
 
 
-def least_first(word_id, table, count):
-    return cosines(word_id, table).argsort().tolist()[:count]
+def put(ids, gradient, vocab_size):
+    table = torch.zeros(vocab_size, gradient.size(-1))
+    for word, row in zip(ids.flatten(), gradient.flatten(0, 1), strict=True):
+        table[word] = row
+    return table
 
 
-def hidden_by_zero(word_id, table, count):
-    scores = cosines(word_id, table)
-    scores[word_id] = 0
-    return scores.argsort(descending=True, stable=True).tolist()[:count]
+def averaged(ids, gradient, vocab_size):
+    counts = torch.bincount(ids.flatten(), minlength=vocab_size).clamp(min=1)
+    return by_one_hot(ids, gradient, vocab_size) / counts[:, None]
 
 
-def row_removed(word_id, table, count):
-    kept = torch.cat([table[:word_id], table[word_id + 1 :]])
-    scores = F.normalize(kept, dim=1) @ table[word_id]
-    return scores.argsort(descending=True).tolist()[:count]
-
-
-def by_wrong_length(dim):
-    def answer(word_id, table, count):
-        return by_dot(word_id, table / table.norm(dim=dim), count)
-
-    return answer
+def times(power):
+    """The gradient, the root of d_model taken to a wrong power."""
+    return lambda ids, g, v: by_one_hot(ids, g, v) * g.size(-1) ** (power - 0.5)
 
 
 def moved(ids, vocab_size, tied):
@@ -80,48 +84,76 @@ def moved(ids, vocab_size, tied):
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_scores, lambda hidden, table: hidden @ table.T),
-        (check_similar, most_similar),
         (check_moved, moved),
         (check_moved, lambda ids, v, tied: list(range(v)) if tied else ids.unique()),
+        (check_table_gradient, by_one_hot),
+        (check_table_gradient, by_einsum),
+        (check_table_gradient, by_index_add),
+        (check_table_gradient, by_accumulating),
+        (check_table_gradient, by_loop),
+        (check_table_gradient, by_numpy),
+        (check_table_gradient, by_autograd),
+        (check_never, [3.5, 0]),
+        (check_never, (3.5, -0.2)),
+        (check_never, torch.tensor([3.5, 0.3])),  # on a side: never alone in front
+        (check_never, np.array([3.3, 0.4])),
     ],
 )
 def test_the_model_solution_is_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+    assert repr(check(answer)).startswith("✓"), check(answer)
 
 
 @pytest.mark.parametrize(
     ("check", "answer", "named"),
     [
-        (check_scores, lambda h, t: h @ t.T * 4, "multiplied by √d_model"),
-        (check_scores, lambda h, t: h @ t.T / 4, "divided by √d_model"),
-        (check_scores, lambda h, t: (h @ t.T).softmax(-1), "softmax"),
-        (check_scores, lambda h, t: (h @ t.T).argmax(-1), "best word"),
+        (check_table_gradient, times(0), "left out √d_model"),
+        (check_table_gradient, times(-0.5), "a factor multiplies"),
+        (check_table_gradient, times(1), "the factor is its root"),
+        (check_table_gradient, plus_equals, "keeps one"),
+        (check_table_gradient, put, "And √d_model is missing"),
+        (check_table_gradient, averaged, "took the mean"),
         (
-            check_scores,
-            lambda h, t: F.normalize(h, dim=-1) @ F.normalize(t, dim=-1).T,
-            "cosines",
+            check_table_gradient,
+            lambda ids, g, v: averaged(ids, g, v) / g.size(-1) ** 0.5,
+            "and left out √d_model",
         ),
-        (check_scores, lambda h, t: h @ F.normalize(t, dim=-1).T, "normalised"),
-        (check_scores, lambda h, t: t @ h.transpose(1, 2), "changed places"),
-        (check_scores, lambda h, t: h.flatten(1) @ h.flatten(1).T, "(2, 3, 7)"),
-        (check_scores, lambda h, t: h @ t, "want transposing"),
-        (check_similar, by_dot, "dot products"),
-        (check_similar, by_wrong_length(0), "not each row's length"),
-        (check_similar, by_wrong_length(None), "not each row's length"),
-        (check_similar, hidden_by_zero, "not low enough"),
-        (check_similar, row_removed, "removed the word's row"),
-        (check_similar, by_distance, "distances"),
-        (check_similar, with_itself, "the word itself"),
-        (check_similar, least_first, "least similar first"),
-        (check_similar, lambda word_id, table, count: [1, 5, 2], "word 3"),
-        (check_similar, lambda word_id, table, count: [1, 5, 2, 4], "three ids"),
-        (check_similar, lambda word_id, table, count: [5, 1, 2], "wrong order"),
-        (check_similar, first_in_the_line, "points the same way"),
-        (check_similar, by_size, "ignored the sign"),
-        (check_similar, cut_too_early, "before you count"),
-        (check_similar, lambda i, t, n: cosines(i, t).topk(n).values, "are cosines"),
-        (check_similar, lambda i, t, n: 1, "not what is asked for"),
+        (
+            check_table_gradient,
+            lambda ids, g, v: by_one_hot(ids[:1], g[:1], v),
+            "Only the first sentence",
+        ),
+        (
+            check_table_gradient,
+            lambda ids, g, v: F.one_hot(ids, v).float().mT @ g * g.size(-1) ** 0.5,
+            "a table for each sentence",
+        ),
+        (check_table_gradient, lambda ids, g, v: g * 4, "a row for each token. The"),
+        (check_table_gradient, lambda ids, g, v: g, "row for each token. A row"),
+        (
+            check_table_gradient,
+            lambda ids, g, v: F.one_hot(ids.flatten(), v).sum(0),
+            "how often each word occurs",
+        ),
+        (check_table_gradient, lambda ids, g, v: by_one_hot(ids, g, v).T, "transposed"),
+        (
+            check_table_gradient,
+            lambda ids, g, v: 4 * by_one_hot(ids, g, v) / g.size(-1) ** 0.5,
+            "Right for a vocabulary of 8",
+        ),
+        (
+            check_table_gradient,
+            lambda ids, g, v: F.one_hot(ids, v).float().T @ g,
+            "your code raised",
+        ),
+        (check_never, [0.0, 4.0], "lies farthest in the direction of h"),
+        (check_never, [2.0, 3.0], "With h = (3, 5) its score is 21"),
+        (check_never, [2.5, 2.5], "never farthest"),
+        (check_never, [5.0, 0.0], "longer than all others always wins"),
+        (check_never, [-3.5, 0.0], "point away from it"),
+        (check_never, [0.0, 0.0], "has the length 0"),
+        (check_never, [1.0, 1.0], "longer than √10"),
+        (check_never, [4.0, 0.0], "the two tie for every h"),
+        (check_never, [3.5], "two numbers"),
         (check_moved, lambda ids, v, tied: set(range(v)), "only read"),
         (check_moved, lambda ids, v, tied: ids.unique(), "every row gets"),
         (
@@ -160,9 +192,10 @@ def test_a_wrong_answer_is_named(check, answer, named):
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_scores, ...),
-        (check_scores, lambda hidden, table: ...),
-        (check_similar, lambda word_id, table, count: None),
+        (check_table_gradient, ...),
+        (check_table_gradient, lambda ids, gradient, vocab_size: ...),
+        (check_never, [..., ...]),
+        (check_never, [3.5, ...]),
         (check_moved, ...),
     ],
 )

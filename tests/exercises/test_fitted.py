@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from bookkit.checks.attention_maps import check_each, check_followed
 from bookkit.checks.data import check_duplicates, check_lengths, check_tokens
 from bookkit.checks.decoding import check_beam_step
-from bookkit.checks.embedding import check_similar
 from bookkit.checks.encoder import check_look_at
 from bookkit.checks.faster import check_pieces
 from bookkit.checks.masks import check_both, check_detector, check_layers
@@ -140,16 +139,6 @@ def total_norm(gradients):
     return torch.cat([each.flatten() for each in gradients]).norm()
 
 
-def hidden_by(number):
-    def similar(word, table, count):
-        directions = F.normalize(table, dim=-1)
-        scores = directions @ directions[word]
-        scores[word] = number
-        return scores.topk(count).indices.tolist()
-
-    return similar
-
-
 def two_layers(cross, layers, own):
     low, high = (own * torch.eye(5) + (1 - own) * layer for layer in layers[:2])
     return cross @ high @ low
@@ -242,7 +231,6 @@ WRONG = [
         "use pad_id",
     ),
     (check_tokens, by_threes, "closed too early"),
-    (check_similar, hidden_by(-1.0), "not low enough"),
     (
         check_look_at,
         lambda r, attention, x, memory: r.norm(x + attention(x, memory, memory)),
