@@ -8,12 +8,12 @@ from torch import Tensor
 
 from bookkit.exercises import (
     Verdict,
+    array,
     exercise,
     explain,
     near,
     number,
     right,
-    tensor,
     wrong,
 )
 
@@ -112,87 +112,67 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
 
 
 @exercise
-def check_masked_weights(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
-    """Weights under a mask: hidden before the softmax, zeros in an empty row."""
+def check_backward(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
+    """The gradient at the scores, from the weights and the gradient at the weights."""
     g = torch.Generator().manual_seed(0)
-    scores = torch.randn(2, 4, 5, generator=g)
-    mask = torch.tensor(
-        [[1, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-    ).bool()
-    hidden = scores.masked_fill(~mask, -torch.inf)
-    expected = hidden.softmax(dim=-1)
-    shares = scores.softmax(dim=-1)
+    weights = torch.randn(3, 5, generator=g).softmax(dim=-1)
+    gradient = torch.randn(3, 5, generator=g)
+
+    def back(w: Tensor, dim: int | tuple[int, int] = -1) -> Tensor:
+        return w * (gradient - (w * gradient).sum(dim, keepdim=True))
+
+    expected = back(weights)
+    product = weights * gradient
+    total = product.sum(dim=-1, keepdim=True)
+    jacobian = torch.diag_embed(weights) - weights[..., None] * weights[:, None]
     mistakes = {
-        "You masked words after the softmax, so its sum includes them, and the rows no "
-        "longer sum to 1: fill the scores before it.": shares * mask,
-        "The mask is inverted: True means may attend.": (
-            scores.masked_fill(mask, torch.finfo(scores.dtype).min)
-            .softmax(dim=-1)
-            .masked_fill(mask, 0.0)
+        "You took only the terms with i = j, the slope w(1 − w). A score also moves "
+        "all the other weights of its row: sum over i.": product * (1 - weights),
+        "You took only the terms with i ≠ j. A score moves its own weight, too.": (
+            weights * (product - total)
         ),
-        "The mask is inverted: True means may attend. A row that your fill masks "
-        "completely also gets equal weights, not zeros.": (
-            scores.masked_fill(mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        "You took the denominator of the softmax for a constant: each score is in it, "
+        "so there is a second term, −w_i w_j.": product,
+        "The second term is there and the first is missing: where i = j, δ is 1.": (
+            -weights * total
         ),
-        "One of your two fills has the mask inverted: True means may attend.": (
-            scores.masked_fill(mask, torch.finfo(scores.dtype).min)
-            .softmax(dim=-1)
-            .masked_fill(~mask, 0.0)
+        "The sign is wrong: where the gradient at the weight is above its mean, that at "
+        "the score is positive.": -expected,
+        "You subtracted the plain mean of the gradient. Its mean by the weights is "
+        "wanted.": weights * (gradient - gradient.mean(dim=-1, keepdim=True)),
+        "You subtracted the row's sum of the gradient: weight each by its w_i.": (
+            weights * (gradient - gradient.sum(dim=-1, keepdim=True))
         ),
-        "Your second fill has the mask inverted: set the hidden words' weights to 0.": (
-            expected.masked_fill(mask, 0.0)
+        "The factor w_j in front is missing.": gradient - total,
+        "You summed down the columns: the weights of one row depend on each other, "
+        "those of two rows do not.": back(weights, 0),
+        "You summed over all rows together: each row is a softmax of its own.": (
+            back(weights, (0, 1))
         ),
-        "A score of 0 hides nothing, e⁰ is 1: fill with the lowest number.": (
-            (scores * mask).softmax(dim=-1)
+        "You applied the softmax again: you are given the weights, not the scores.": (
+            back(weights.softmax(dim=-1))
         ),
-        "A score of 0 hides nothing, e⁰ is 1. Zeroing the weights afterwards comes too "
-        "late: the word is already in the softmax's sum.": (
-            (scores * mask).softmax(dim=-1) * mask
+        "Those are the derivatives of each weight by each score: multiply by the "
+        "gradient at the weights, and sum over them.": jacobian,
+        "You summed the derivatives over i without the gradient at the weights. They "
+        "add up to 0, as the weights of a row always add up to 1.": (
+            torch.zeros_like(weights)
         ),
-        "You ignored the mask.": shares,
-        "You normalised down the columns: each row must sum to 1, so use dim=-1.": (
-            hidden.softmax(dim=-2).nan_to_num()
-        ),
-        "You added the mask to the scores. A True adds 1, and hides nothing.": (
-            (scores + mask).softmax(dim=-1)
-        ),
-        "Those are the scores with words hidden: the softmax is missing.": hidden,
     }
-    result = tensor(answer(scores, mask))
+    result = array(answer(weights, gradient))
     if not near(result, expected):
-        if result.isnan().any():
-            return wrong(
-                "There is NaN in a row that may attend to at least one key. An "
-                "inverted mask with −inf causes that (True means may attend), and so "
-                "does 0 times −inf: use masked_fill or where."
-            )
         return wrong(explain(result, expected, mistakes))
-    low = answer(scores - 1000.0, mask)
-    if low.isnan().any() or not low.any():
+    hidden = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0, 0.0]])
+    hidden = torch.cat([hidden, torch.zeros(1, 5)])
+    result = array(answer(hidden, gradient))
+    if not result.isfinite().all():
         return wrong(
-            "Where all scores are near −1000 the exponentials have all been rounded to "
-            "0. Fill the scores and leave the rest to softmax."
+            "Right for weights above 0, but the weight of a hidden key is 0, and so is "
+            "its gradient: you divide by a weight or take its logarithm."
         )
-    if not near(low, expected):
+    if not near(result, back(hidden)):
         return wrong(
-            "Your fill is not low enough: where all scores are near −1000, the "
-            "softmax gives the weight to a hidden word. Use the dtype's lowest number."
+            "Right for weights above 0, but not where a row has weights of 0: "
+            f"{explain(result, back(hidden), {})}"
         )
-    if not near(answer(scores + 1000.0 * ~mask, mask), expected):
-        return wrong(
-            "The weights are wrong where a hidden score is much larger than the rest: "
-            "fill the scores before the softmax, not the weights after it."
-        )
-    empty = mask.clone()
-    empty[2] = False
-    row = answer(scores, empty)[:, 2]
-    if row.isnan().any():
-        return wrong("A row that may attend to nothing gives NaN: it should be zeros.")
-    if near(row, torch.full((2, 5), 1 / 5)):
-        return wrong(
-            "A row that may attend to nothing gives equal weights to hidden words: set "
-            "masked weights to zero after the softmax, too."
-        )
-    if not near(row, torch.zeros(2, 5)):
-        return wrong("A row that may attend to nothing should be zeros.")
-    return right("Hidden words have no effect, and an empty row is zeros.")
+    return right("A hidden key gets no gradient, and a saturated row gets none at all.")

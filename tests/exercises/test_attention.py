@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from bookkit.checks.attention import (
-    check_masked_weights,
+    check_backward,
     check_scale,
     check_softmax,
 )
-
-LOWEST = torch.finfo(torch.float32).min
 
 
 def dots(query, key):
@@ -33,30 +31,44 @@ def one_maximum(scores):
     return raised / raised.sum(dim=-1, keepdim=True)
 
 
-def guarded(scores, mask):
-    raised = scores.exp() * mask
-    return raised / (raised.sum(dim=-1, keepdim=True) + 1e-9)
+def back(weights, gradient, dim=-1):
+    mean = (weights * gradient).sum(dim=dim, keepdim=True)
+    return weights * (gradient - mean)
 
 
-def renormalised(scores, mask):
-    kept = scores.softmax(dim=-1) * mask
-    return kept / kept.sum(dim=-1, keepdim=True)
+def jacobians(weights):
+    return torch.diag_embed(weights) - weights[:, :, None] * weights[:, None, :]
 
 
-def exponentials(scores, mask):
-    raised = scores.exp() * mask
-    return raised / raised.sum(dim=-1, keepdim=True)
+def by_jacobian(weights, gradient):
+    return torch.einsum("qij,qi->qj", jacobians(weights), gradient)
 
 
-def in_place(scores, mask):
-    scores[~mask.expand_as(scores)] = LOWEST
-    return scores.softmax(dim=-1).masked_fill(~mask, 0.0)
+def by_loop(weights, gradient):
+    rows = []
+    for w, g in zip(weights.tolist(), gradient.tolist(), strict=True):
+        keys = range(len(w))
+        rows.append([sum(g[i] * w[i] * ((i == j) - w[j]) for i in keys) for j in keys])
+    return rows
 
 
-def wrong_shape(scores, mask):
-    hidden = scores.clone()
-    hidden[~mask] = LOWEST
-    return hidden.softmax(dim=-1)
+def by_row(weights, gradient):
+    pairs = zip(weights, gradient, strict=True)
+    return torch.stack([w * g - w * (w @ g) for w, g in pairs])
+
+
+def by_numpy(weights, gradient):
+    w, g = weights.double().numpy(), gradient.double().numpy()
+    return w * (g - (w * g).sum(axis=1, keepdims=True))
+
+
+def by_autograd(weights, gradient):
+    scores = weights.log().requires_grad_()
+    return torch.autograd.grad(scores.softmax(-1), scores, gradient)[0]
+
+
+def off_diagonal(weights, gradient):
+    return back(weights, gradient) - weights * (1 - weights) * gradient
 
 
 def from_two(query, key, weights):
@@ -68,14 +80,12 @@ RIGHT = [
     (check_softmax, stable),
     (check_softmax, lambda s: s.softmax(dim=-1)),
     (check_scale, from_two),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-1).masked_fill(~m, 0.0),
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1).masked_fill(~m, 0.0),
-    ),
+    (check_backward, back),
+    (check_backward, by_jacobian),
+    (check_backward, by_loop),
+    (check_backward, by_row),
+    (check_backward, by_numpy),
+    (check_backward, lambda w, g: list(by_row(w, g))),
 ]
 
 WRONG = [
@@ -108,67 +118,29 @@ WRONG = [
     (check_scale, lambda q, k, w: from_two(q, k, w) ** 2, "had another scale"),
     (check_scale, lambda q, k, w: 123.0, "another scale"),
     (check_scale, lambda q, k, w: w, "One number"),
-    (check_masked_weights, lambda s, m: s.softmax(-1) * m, "You masked words after"),
-    (check_masked_weights, renormalised, "much larger than the rest"),
-    (check_masked_weights, exponentials, "rounded to 0"),
-    (check_masked_weights, guarded, "rounded to 0"),
+    (check_backward, lambda w, g: w * (1 - w) * g, "only the terms with i = j"),
+    (check_backward, off_diagonal, "only the terms with i ≠ j"),
+    (check_backward, lambda w, g: w * g, "for a constant"),
     (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(m, LOWEST).softmax(-1).masked_fill(m, 0.0),
-        "The mask is inverted",
+        check_backward,
+        lambda w, g: -w * (w * g).sum(-1, keepdim=True),
+        "the first is missing",
     ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(m, -torch.inf).softmax(-1),
-        "An inverted mask with −inf",
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(m, LOWEST).softmax(-1),
-        "also gets equal weights",
-    ),
-    (check_masked_weights, lambda s, m: (s * m).softmax(-1), "0 hides nothing"),
-    (check_masked_weights, lambda s, m: (s * m).softmax(-1) * m, "too late"),
-    (check_masked_weights, lambda s, m: s.softmax(-1), "ignored"),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, -99.0).softmax(-1).masked_fill(~m, 0.0),
-        "low enough",
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-1),
-        "to hidden words",
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1),
-        "NaN",
-    ),
-    (check_masked_weights, lambda s, m: (s + m).softmax(-1), "added the mask"),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-2) * m,
-        "down the columns",
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, -torch.inf),
-        "softmax is missing",
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(m, LOWEST).softmax(-1).masked_fill(~m, 0.0),
-        "One of your two fills",
-    ),
-    (
-        check_masked_weights,
-        lambda s, m: s.masked_fill(~m, LOWEST).softmax(-1).masked_fill(m, 0.0),
-        "Your second fill",
-    ),
-    (check_masked_weights, lambda s, m: 1.0, "a tensor, not a float"),
-    (check_masked_weights, wrong_shape, "masked_fill and where broadcast it"),
-    (check_masked_weights, in_place, "changed `scores` in place"),
+    (check_backward, lambda w, g: -back(w, g), "sign"),
+    (check_backward, lambda w, g: w * (g - g.mean(-1, keepdim=True)), "plain mean"),
+    (check_backward, lambda w, g: w * (g - g.sum(-1, keepdim=True)), "row's sum"),
+    (check_backward, lambda w, g: g - (w * g).sum(-1, keepdim=True), "in front"),
+    (check_backward, lambda w, g: back(w, g, 0), "down the columns"),
+    (check_backward, lambda w, g: w * (g - (w * g).sum()), "over all rows together"),
+    (check_backward, lambda w, g: back(w.softmax(-1), g), "softmax again"),
+    (check_backward, lambda w, g: jacobians(w), "the derivatives of each weight"),
+    (check_backward, lambda w, g: jacobians(w).sum(1), "They add up to 0"),
+    (check_backward, by_autograd, "its logarithm"),
+    (check_backward, lambda w, g: back(w, g).nan_to_num() + (w == 0), "weights of 0"),
+    (check_backward, lambda w, g: w * (g - (w * g).sum(-1)), "keepdim"),
+    (check_backward, lambda w, g: 1.0, "a tensor, not a float"),
+    (check_backward, lambda w, g: [[0.1], [0.2, 0.3]], "a tensor, not a list"),
+    (check_backward, lambda w, g: [w[0], g], "a tensor, not a list"),
 ]
 
 
@@ -189,7 +161,7 @@ def test_mistake_is_named(check, answer, words):
     [
         (check_softmax, 1),
         (check_scale, 3),
-        (check_masked_weights, 2),
+        (check_backward, 2),
     ],
 )
 def test_unanswered(check, arguments):
