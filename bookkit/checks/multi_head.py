@@ -1,99 +1,21 @@
 """Checks for the exercises of chapter 05, multi-head attention."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from bookkit.exercises import (
+    Refused,
     Verdict,
+    array,
     exercise,
     near,
     right,
     tensor,
     wrong,
 )
-
-BATCH, LENGTH, HEADS, D_K = 2, 5, 3, 4
-
-
-def _sentences() -> Tensor:
-    """Two sentences in which every number occurs once."""
-    count = BATCH * LENGTH * HEADS * D_K
-    return torch.arange(float(count)).view(BATCH, LENGTH, HEADS * D_K)
-
-
-@exercise
-def check_split(split: Callable[[Tensor, int], Tensor]) -> Verdict:
-    """Cut (batch, length, d_model) into heads (batch, heads, length, d_k)."""
-    x = _sentences()
-    answer = tensor(split(x, HEADS))
-    cut = x.view(BATCH, LENGTH, HEADS, D_K)
-    if near(answer, cut.transpose(1, 2)):
-        halves = x.view(BATCH, LENGTH, 2, -1).transpose(1, 2)
-        if not near(tensor(split(x, 2)), halves):
-            return wrong(f"Right for {HEADS} heads, but not for 2: is num_heads used?")
-        return right("Each head holds its own features of every word.")
-    if near(answer, x.view(BATCH, HEADS, LENGTH, D_K)):
-        return wrong(
-            "You used a view without a transpose: the shape is right, but head 1 now "
-            "holds all the features of the first words and none of the others. Cut "
-            "the last axis first, then swap words and heads."
-        )
-    if near(answer, cut):
-        return wrong(
-            "The features are cut correctly, but words come before heads: transpose "
-            "the two."
-        )
-    if near(answer, x.view(BATCH, LENGTH, D_K, HEADS).permute(0, 3, 1, 2)):
-        return wrong(
-            "The heads are interleaved: you gave the features to the heads in turn, "
-            "one at a time. A head takes d_k features that lie next to each other, "
-            "as the rows of its projection do."
-        )
-    if answer.shape == (BATCH, HEADS, D_K, LENGTH):
-        return wrong(
-            "Words and features changed places: the shape should be (batch, heads, "
-            "length, d_k)."
-        )
-    wanted = (BATCH, HEADS, LENGTH, D_K)
-    if answer.shape != wanted:
-        return wrong(f"The shape should be {wanted}, and is {tuple(answer.shape)}.")
-    return wrong("The shape is right, but numbers ended up in the wrong head or word.")
-
-
-@exercise
-def check_merge(merge: Callable[[Tensor], Tensor]) -> Verdict:
-    """Put heads (batch, heads, length, d_k) together again."""
-    x = _sentences()
-    heads = x.view(BATCH, LENGTH, HEADS, D_K).transpose(1, 2).contiguous()
-    answer = tensor(merge(heads))
-    if near(answer, x):
-        return right("Every word has its features back, in their old order.")
-    if near(answer, heads.reshape(BATCH, LENGTH, HEADS * D_K)):
-        return wrong(
-            "You reshaped without transposing back: rows now mix different words. "
-            "Swap heads and words first, then join the last two axes."
-        )
-    if near(answer, heads.permute(0, 2, 3, 1).reshape(BATCH, LENGTH, -1)):
-        return wrong(
-            "The heads are interleaved: a word's features come from the heads in "
-            "turn, one at a time. Swap heads and words, and leave d_k as the last "
-            "axis."
-        )
-    if near(answer, heads.transpose(1, 2)):
-        return wrong(
-            "Words come before heads again, but the last two axes are still apart: "
-            "join them."
-        )
-    if near(answer, heads.mean(1)) or near(answer, heads.sum(1)):
-        return wrong("The heads are added up or averaged: keep them side by side.")
-    if answer.shape != x.shape:
-        return wrong(
-            f"The shape should be {tuple(x.shape)}, and is {tuple(answer.shape)}."
-        )
-    return wrong("The shape is right, but the numbers are not where they were.")
 
 
 def _visit() -> tuple[Tensor, Tensor]:
@@ -254,4 +176,77 @@ def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
     return wrong(
         "The shape is right, but the numbers are not: compare one head with chapter "
         "04, then check how the heads are joined and projected."
+    )
+
+
+@exercise
+def check_two(two_matrices: Callable[..., Sequence[Tensor] | Tensor]) -> Verdict:
+    """Each head as two matrices, one for its scores and one for what it adds."""
+    heads, length, d_model, d_k, d_v = 3, 5, 8, 6, 4
+    generator = torch.Generator().manual_seed(4)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator) / shape[-2] ** 0.5
+
+    x = 2 * torch.randn(length, d_model, generator=generator)
+    w_q, w_k = normal(heads, d_model, d_k), normal(heads, d_model, d_k)
+    w_v, w_o = normal(heads, d_model, d_v), normal(heads * d_v, d_model)
+    answer = two_matrices(w_q, w_k, w_v, w_o)
+    if not isinstance(answer, Sequence | Tensor) or len(answer) != 2:
+        raise Refused("Give back two tensors, qk and ov.")
+    qk, ov = (array(part, "two tensors, qk and ov").float() for part in answer)
+    wanted = (heads, d_model, d_model)
+    for name, part in (("qk", qk), ("ov", ov)):
+        if part.shape == wanted[1:]:
+            return wrong(
+                f"There is one {name} for all heads. Each head has a softmax of its "
+                "own, so each needs matrices of its own."
+            )
+        if part.shape != wanted:
+            shape = tuple(part.shape)
+            return wrong(f"The shape of {name} should be {wanted}, and is {shape}.")
+
+    def output(qk: Tensor, ov: Tensor) -> Tensor:
+        return ((x @ qk @ x.T).softmax(-1) @ x @ ov).sum(0)
+
+    scores, slices = w_q @ w_k.mT, w_o.view(heads, d_v, d_model)
+    if near(output(qk, ov), output(scores / d_k**0.5, w_v @ slices)):
+        return right("A head is two matrices: where it looks, and what it adds.")
+    if near(output(ov, qk), output(scores / d_k**0.5, w_v @ slices)):
+        return wrong("Your two tensors are swapped: qk comes first.")
+    for divisor, name in ((1, "nothing"), (d_v, "√d_v"), (d_model, "√d_model")):
+        if near(qk, scores / divisor**0.5):
+            return wrong(
+                f"qk is divided by {name}. The sum that uses it has no √d_k, so qk has "
+                "to hold it."
+            )
+    if near(qk, scores / d_k):
+        return wrong("qk is divided by d_k, or twice by its root: once is right.")
+    if near(qk, scores.mT / d_k**0.5) or near(qk, scores.mT):
+        return wrong(
+            "qk is transposed: the row of a score belongs to the query, so w_q comes "
+            "first."
+        )
+    if not near(qk, scores / d_k**0.5):
+        return wrong(
+            "qk is wrong: write the scores of a head as x times a matrix times x.T."
+        )
+    if near(ov, w_v @ w_o.view(d_v, heads, d_model).transpose(0, 1)):
+        return wrong(
+            "ov takes every third row of w_o for a head. A head's d_v rows lie next to "
+            "each other, as the heads' outputs lie side by side."
+        )
+    if near(ov, w_v @ slices.flip(0)):
+        return wrong("The slices of w_o are in the reverse order.")
+    if near(ov, w_v @ slices[:1].expand(heads, -1, -1)):
+        return wrong(
+            "Every head has the first slice of w_o: each has its own d_v rows."
+        )
+    if near(ov, (w_v @ slices).mT):
+        return wrong("ov is transposed: x @ ov[i] needs w_v first, then w_o's slice.")
+    if near(ov, w_v @ slices / heads):
+        return wrong("ov is divided by the number of heads: their terms add up.")
+    return wrong(
+        "qk is right and ov is not: take one head's term of the sum over heads, and "
+        "see which matrices stand behind its weights."
     )

@@ -15,7 +15,7 @@ from bookkit.checks.faster import check_pieces
 from bookkit.checks.masks import check_both, check_detector, check_layers
 from bookkit.checks.model import check_detector as check_padding
 from bookkit.checks.model import check_loss
-from bookkit.checks.multi_head import check_merge, check_question, check_split
+from bookkit.checks.multi_head import check_question
 from bookkit.checks.since import check_centred
 from bookkit.checks.training import check_clip
 from bookkit.checks.translation import check_corpus, check_encode
@@ -178,16 +178,6 @@ WRONG = [
     (check_corpus, bleu(clipped, lambda score: round(score.item(), 2)), "but rounded"),
     (check_encode, joined_letters, "two pieces, not the letters"),
     (check_encode, one_at_a_time, "before the next begins"),
-    (
-        check_merge,
-        lambda h: h.transpose(1, 2).view(h.size(0), h.size(2), -1),
-        "view size is not compatible",
-    ),
-    (
-        check_split,
-        lambda x, heads: x.view(*x.shape[:2], -1, 4).transpose(1, 2),
-        "is num_heads used",
-    ),
     (check_question, code_row(), "belongs to the code"),
     (check_detector, to_zero, "where that token is 0"),
     (check_detector, coarse, "A small leak passes"),

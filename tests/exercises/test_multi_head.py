@@ -2,31 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from bookkit.checks.multi_head import (
-    check_merge,
-    check_question,
-    check_sizes,
-    check_split,
-)
-
-
-def cut(x, heads):
-    return x.view(*x.shape[:2], heads, x.size(-1) // heads)
-
-
-def split(x, heads):
-    return cut(x, heads).transpose(1, 2)
-
-
-def dealt(x, heads):
-    return x.view(*x.shape[:2], -1, heads).permute(0, 3, 1, 2)
-
-
-def viewed(x, heads):
-    return x.view(x.size(0), heads, x.size(1), -1)
+from bookkit.checks.multi_head import check_question, check_sizes, check_two
 
 
 def asking(*places, strength=12.0, shape=(8, 4)):
@@ -45,31 +25,61 @@ def joined(parts):
     return parts.transpose(0, 1).flatten(1)
 
 
+def both(w_q, w_k, w_v, w_o):
+    slices = w_o.view(len(w_v), w_v.size(-1), -1)
+    return w_q @ w_k.mT / math.sqrt(w_q.size(-1)), w_v @ slices
+
+
+def by_einsum(w_q, w_k, w_v, w_o):
+    slices = w_o.unflatten(0, (len(w_v), -1))
+    qk = torch.einsum("hak,hbk->hab", w_q, w_k) / w_k.shape[-1] ** 0.5
+    return qk, torch.einsum("hav,hvb->hab", w_v, slices)
+
+
+def by_loop(w_q, w_k, w_v, w_o):
+    qk, ov, d_v = [], [], w_v.size(-1)
+    for i in range(len(w_q)):
+        qk.append(w_q[i] @ w_k[i].T / w_q.size(-1) ** 0.5)
+        ov.append(w_v[i] @ w_o[i * d_v : (i + 1) * d_v])
+    return qk, ov
+
+
+def by_numpy(*weights):
+    w_q, w_k, w_v, w_o = (each.numpy() for each in weights)
+    slices = np.stack(np.split(w_o, len(w_v)))
+    return w_q @ w_k.swapaxes(1, 2) / np.sqrt(w_q.shape[-1]), w_v @ slices
+
+
+def altered(qk=lambda qk: qk, ov=lambda ov: ov):
+    """The two matrices, one of them changed."""
+
+    def changed(*weights):
+        first, second = both(*weights)
+        return qk(first), ov(second)
+
+    return changed
+
+
+def with_slices(slices):
+    """The two matrices, with w_o cut up for the heads in another way."""
+    return lambda q, k, v, o: (both(q, k, v, o)[0], v @ slices(o, *v.shape))
+
+
 RIGHT = [
-    (check_split, split),
-    (check_split, lambda x, h: x.unflatten(-1, (h, -1)).transpose(1, 2)),
-    (check_split, lambda x, h: torch.stack(x.chunk(h, dim=-1), dim=1)),
-    (check_merge, lambda h: h.transpose(1, 2).flatten(2)),
-    (check_merge, lambda h: torch.cat(h.unbind(1), dim=-1)),
     (check_question, asking((2, 1))),
     (check_question, asking((2, 1), strength=20.0).double()),
     (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v)) @ o),
+    (check_two, both),
+    (check_two, by_einsum),
+    (check_two, by_loop),
+    (check_two, by_numpy),
+    (check_two, lambda *w: torch.stack(both(*w))),
+    (check_two, lambda *w: [each.double() for each in both(*w)]),
+    (check_two, lambda *w: [each.flip(0) for each in both(*w)]),  # heads have no order
+    (check_two, lambda *w: [each.tolist() for each in both(*w)]),
 ]
 
 WRONG = [
-    (check_split, viewed, "view without a transpose"),
-    (check_split, cut, "words come before heads"),
-    (check_split, dealt, "the heads in turn"),
-    (check_split, lambda x, h: split(x, h).mT, "changed places"),
-    (check_split, lambda x, h: x, "shape"),
-    (check_split, lambda x, h: split(x, h).flip(1), "wrong head"),
-    (check_split, lambda x, h: [x], "tensor"),
-    (check_merge, lambda h: h.reshape(h.size(0), h.size(2), -1), "mix different words"),
-    (check_merge, lambda h: h.permute(0, 2, 3, 1).flatten(2), "the heads in turn"),
-    (check_merge, lambda h: h.transpose(1, 2), "still apart"),
-    (check_merge, lambda h: h.sum(1), "side by side"),
-    (check_merge, lambda h: h.mean(1), "side by side"),
-    (check_merge, lambda h: h.flatten(), "shape"),
     (check_question, asking((2, 1)).T, "transposed"),
     (check_question, torch.zeros(4, 4), "rows"),
     (check_question, asking((1, 2)), "swapped"),
@@ -141,6 +151,32 @@ WRONG = [
         lambda x, q, k, v, o: x + joined(mixed(x, q, k, v)) @ o,
         "You added x",
     ),
+    (check_two, altered(qk=lambda qk: qk * 6**0.5), "divided by nothing"),
+    (check_two, altered(qk=lambda qk: qk * (6 / 4) ** 0.5), "divided by √d_v"),
+    (check_two, altered(qk=lambda qk: qk * (6 / 8) ** 0.5), "divided by √d_model"),
+    (check_two, altered(qk=lambda qk: qk / 6**0.5), "divided by d_k"),
+    (check_two, altered(qk=lambda qk: qk.mT), "qk is transposed"),
+    (check_two, altered(qk=lambda qk: qk.sum(0)), "one qk for all heads"),
+    (check_two, altered(ov=lambda ov: ov.sum(0)), "one ov for all heads"),
+    (check_two, altered(qk=lambda qk: qk.flip(0)), "qk is wrong"),
+    (check_two, lambda *w: both(*w)[::-1], "swapped"),
+    (check_two, lambda *w: both(*w)[0], "two tensors"),
+    (check_two, altered(qk=lambda qk: qk[:, :6]), "The shape of qk"),
+    (check_two, altered(ov=lambda ov: ov.mT), "ov is transposed"),
+    (check_two, altered(ov=lambda ov: ov / 3), "number of heads"),
+    (check_two, altered(ov=lambda ov: ov.roll(1, 0)), "one head's term"),
+    (
+        check_two,
+        with_slices(lambda o, h, d, k: o.view(k, h, d).transpose(0, 1)),
+        "every third row",
+    ),
+    (
+        check_two,
+        with_slices(lambda o, h, d, k: o.view(h, k, d).flip(0)),
+        "in the reverse order",
+    ),
+    (check_two, with_slices(lambda o, h, d, k: o[:k]), "the first slice"),
+    (check_two, with_slices(lambda o, h, d, k: o), "want transposing"),
 ]
 
 
@@ -159,10 +195,9 @@ def test_mistake_is_named(check, answer, words):
 @pytest.mark.parametrize(
     ("check", "stub"),
     [
-        (check_split, lambda x, h: ...),
-        (check_merge, lambda h: ...),
         (check_question, ...),
         (check_sizes, lambda x, q, k, v, o: None),
+        (check_two, lambda q, k, v, o: ...),
     ],
 )
 def test_unanswered(check, stub):
@@ -171,6 +206,6 @@ def test_unanswered(check, stub):
 
 
 def test_an_error_becomes_a_verdict():
-    verdict = repr(check_split(lambda x, h: x.view(7)))
+    verdict = repr(check_two(lambda q, k, v, o: q.view(7)))
     assert verdict.startswith("✗")
     assert "RuntimeError" in verdict
