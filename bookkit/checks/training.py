@@ -21,50 +21,83 @@ from bookkit.exercises import (
 
 
 @exercise
-def check_smoothed(smoothed: Callable[[Tensor, int, float], Any]) -> Verdict:
-    """Exercise: the smoothed loss of one word."""
-    logits, label, epsilon = torch.tensor([1.5, -0.5, 0.25, 2.0, -1.0]), 2, 0.2
-    surprise = -logits.log_softmax(dim=-1)
-    others = (surprise.sum() - surprise[label]) / (len(logits) - 1)
-    wanted = (1 - epsilon) * surprise[label] + epsilon * surprise.mean()
-    answer = number(smoothed(logits, label, epsilon), "a loss, one number")
+def check_gap(gap: Callable[[int, float], Any]) -> Verdict:
+    """Exercise: how far the logits are apart where the smoothed loss is least."""
+
+    def least(vocab_size: int, epsilon: float) -> float:
+        return math.log1p(vocab_size * (1 - epsilon) / epsilon)
+
+    size, epsilon = 5, 0.2
+    answer = gap(size, epsilon)
+    if isinstance(answer, float) and answer == math.inf:
+        return wrong(
+            "That is the gap that the plain loss asks for. With smoothing the loss "
+            "rises again when the wrong words get too little."
+        )
+    found = number(answer, "a distance, one number")
+    other = epsilon / size
+    own = 1 - epsilon + other
+    if math.isclose(found, least(size, epsilon), rel_tol=1e-3):
+        for vocab, share in (1000, 0.1), (3, 0.6), (50, 0.01):
+            found = number(gap(vocab, share))
+            if not math.isclose(found, least(vocab, share), rel_tol=1e-3):
+                return wrong(
+                    f"Right for V = {size} and ε = {epsilon}, but not for V = {vocab} "
+                    f"and ε = {share}: the gap there is {least(vocab, share):.3f}; got "
+                    f"{found:.3f}."
+                )
+        return right(
+            "Farther apart for more words and for a smaller ε, never without end."
+        )
+    apart = math.log(own / other)
     known = {
-        float(surprise[label]): "That is the plain loss: epsilon has no effect.",
-        float((1 - epsilon) * surprise[label] + epsilon * others): (
-            "You divided epsilon among the wrong words only. All words share it, the "
-            "right one included."
+        -apart: "The sign is wrong: the right word's logit is the larger one.",
+        math.log((1 - epsilon) / other): (
+            "The right word has its share of ε, too: q is 1 − ε + ε/V there."
         ),
-        float((1 - epsilon) * surprise[label] + epsilon * surprise.sum()): (
-            "You gave each word epsilon. They share it: take the mean, not the sum."
+        math.log((1 - epsilon) * (size - 1) / epsilon): (
+            "You shared ε among the wrong words only. All V words share it, the right "
+            "one included."
         ),
-        float(wanted - epsilon / len(logits) * surprise[label]): (
-            "The right word gets its share of epsilon too: q is 1 - ε + ε/V there."
+        math.log(own / (1 - own)): (
+            "You compared the right word with all the others together. Each of the "
+            "others has a logit of its own."
         ),
-        float(wanted) / math.log(2): (
-            "Your loss is in bits. Use the natural logarithm, for nats."
+        math.log((1 - epsilon) / epsilon): (
+            "You compared 1 − ε with all of ε. All V words share ε: V has to appear."
         ),
-        -float(wanted): "The sign is wrong: a surprise is *minus* the log-probability.",
-        float((1 - epsilon) * surprise[label]): (
-            "The second part is missing: epsilon times the mean surprise of all words."
+        own / other: (
+            "That is the ratio of two probabilities. A softmax makes it from a "
+            "difference of logits by a power of e: take the logarithm."
         ),
-        float((1 - epsilon) * -logits[label] - epsilon * logits.mean()): (
-            "You used the logits as they are. They need a log-softmax first."
+        own - other: (
+            "That is the difference of two probabilities, not of two logits."
         ),
-        float(epsilon * surprise[label] + (1 - epsilon) * surprise.mean()): (
-            "epsilon and 1 - epsilon are swapped: the right word keeps most."
+        own: "That is the right word's probability at the least loss, not a logit.",
+        -math.log(own): (
+            "That is the surprise at the right word: compare it with that at another."
         ),
+        math.log(own): (
+            "That is the logarithm of one probability, which is a logit less log Σ eᶻ. "
+            "In the difference of two of them this term is gone."
+        ),
+        -math.log(other): (
+            "That is the surprise at a wrong word: subtract that at the right one."
+        ),
+        apart / math.log(2): "That is in bits. Logits are in nats: log to base e.",
+        apart / math.log(10): "That is a logarithm to base 10: logits need base e.",
+        -(own * math.log(own) + (size - 1) * other * math.log(other)): (
+            "That is the floor, the least loss itself. How far apart are the logits "
+            "that reach it?"
+        ),
+        math.log(size): "That is log V, the loss of equal logits.",
     }
-    if math.isclose(answer, float(wanted), rel_tol=1e-5):
-        plain = number(smoothed(logits, 0, 0.0))
-        if not math.isclose(plain, float(surprise[0]), rel_tol=1e-5):
-            return wrong("With epsilon = 0 it should be the plain loss of the label.")
-        return right("Most for the right word, a little for every word.")
     for value, message in known.items():
-        if math.isclose(answer, value, rel_tol=1e-4):
+        if math.isclose(found, value, rel_tol=1e-3):
             return wrong(message)
     return wrong(
-        f"For the logits {logits.tolist()}, label {label} and epsilon {epsilon}, the "
-        f"loss is {wanted:.3f}; got {answer:.3f}."
+        f"For V = {size} and ε = {epsilon} the least loss has p = q: {own:.2f} for the "
+        f"right word and {other:.2f} for each other. You got {found:.3f}."
     )
 
 

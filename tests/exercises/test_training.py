@@ -1,29 +1,40 @@
 """The exercises of chapter 12: right answers pass, likely wrong ones are named."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from bookkit.checks.training import (
-    check_broken,
-    check_clip,
-    check_smoothed,
-)
+from bookkit.checks.training import check_broken, check_clip, check_gap
 
 
-def smoothed(logits, target, epsilon):
-    surprise = -logits.log_softmax(dim=-1)
-    return (1 - epsilon) * surprise[target] + epsilon * surprise.mean()
+def gap(vocab_size, epsilon):
+    others = epsilon / vocab_size
+    return math.log((1 - epsilon + others) / others)
 
 
-def without_the_right_one(logits, target, epsilon):
-    surprise = -logits.log_softmax(dim=-1)
-    others = (surprise.sum() - surprise[target]) / (len(logits) - 1)
-    return (1 - epsilon) * surprise[target] + epsilon * others
+def by_torch(vocab_size, epsilon):
+    q = torch.full((vocab_size,), epsilon / vocab_size)
+    q[0] += 1 - epsilon
+    return q.log()[0] - q.log()[1]
 
 
-def summed(logits, target, epsilon):
-    surprise = -logits.log_softmax(dim=-1)
-    return (1 - epsilon) * surprise[target] + epsilon * surprise.sum()
+def by_descent(vocab_size, epsilon):
+    """The least loss found by steps, with the wrong words' logits at 0."""
+    z = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    for _ in range(60):  # Newton's method, kept within steps of 1
+        logits = torch.cat([z, z.new_zeros(vocab_size - 1)])
+        loss = F.cross_entropy(logits, torch.tensor(0), label_smoothing=epsilon)
+        (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+        (bend,) = torch.autograd.grad(slope, z)
+        z = (z - (slope / bend).clamp(-1, 1)).detach().requires_grad_()
+    return z
+
+
+def own(v, e):
+    return 1 - e + e / v
 
 
 def length(gradients):
@@ -60,7 +71,11 @@ LACKING = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residuals
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_smoothed, smoothed),
+        (check_gap, gap),
+        (check_gap, by_torch),
+        (check_gap, by_descent),
+        (check_gap, lambda v, e: np.log1p(v * (1 - e) / e)),
+        (check_gap, lambda v, e: np.float32(math.log(own(v, e)) - math.log(e / v))),
         (check_clip, clip),
         (check_clip, unguarded),
         (check_broken, LACKING),
@@ -78,21 +93,29 @@ def test_model_solutions_are_right(check, answer):
 @pytest.mark.parametrize(
     ("check", "answer", "key"),
     [
-        (check_smoothed, lambda z, t, e: -z.log_softmax(-1)[t], "plain loss"),
-        (check_smoothed, without_the_right_one, "wrong words only"),
-        (check_smoothed, summed, "mean, not the sum"),
-        (check_smoothed, lambda z, t, e: -smoothed(z, t, e), "sign"),
-        (check_smoothed, lambda z, t, e: smoothed(z, t, e) / 0.6931472, "bits"),
-        (check_smoothed, lambda z, t, e: -(1 - e) * z[t] - e * z.mean(), "log-softmax"),
-        (check_smoothed, lambda z, t, e: smoothed(z, t, 1 - e), "swapped"),
+        (check_gap, lambda v, e: math.inf, "the plain loss asks for"),
+        (check_gap, lambda v, e: -gap(v, e), "sign"),
+        (check_gap, lambda v, e: math.log((1 - e) / (e / v)), "share of ε, too"),
+        (check_gap, lambda v, e: math.log((1 - e) / e * (v - 1)), "wrong words only"),
+        (check_gap, lambda v, e: math.log(own(v, e) / (1 - own(v, e))), "together"),
+        (check_gap, lambda v, e: math.log((1 - e) / e), "V has to appear"),
+        (check_gap, lambda v, e: math.exp(gap(v, e)), "ratio of two probabilities"),
+        (check_gap, lambda v, e: 1 - e, "difference of two probabilities"),
+        (check_gap, own, "not a logit"),
+        (check_gap, lambda v, e: -math.log(own(v, e)), "compare it"),
+        (check_gap, lambda v, e: math.log(own(v, e)), "one probability"),
+        (check_gap, lambda v, e: -math.log(e / v), "surprise at a wrong word"),
+        (check_gap, lambda v, e: math.log2(math.exp(gap(v, e))), "in bits"),
+        (check_gap, lambda v, e: math.log10(math.exp(gap(v, e))), "base 10"),
         (
-            check_smoothed,
-            lambda z, t, e: -(1 - e) * z.log_softmax(-1)[t],
-            "second part",
+            check_gap,
+            lambda v, e: gap(v, e) * (v - 1) * e / v - math.log(own(v, e)),
+            "the floor",
         ),
-        (check_smoothed, lambda z, t, e: torch.tensor(7.0), "got 7.000"),
-        (check_smoothed, lambda z, t, e: -z.log_softmax(-1), "not a tensor of shape"),
-        (check_smoothed, lambda z, t, e: smoothed(z, 2, 0.2), "With epsilon = 0"),
+        (check_gap, lambda v, e: math.log(v), "log V"),
+        (check_gap, lambda v, e: 7.0, "got 7.000"),
+        (check_gap, lambda v, e: math.log(21), "Right for V = 5"),
+        (check_gap, lambda v, e: torch.zeros(3), "not a tensor of shape"),
         (check_clip, in_place, "changed `gradients` in place"),
         (check_clip, nothing_over_nothing, "Gradients of zeros"),
         (check_clip, lambda g, m: clip(g, 1.0), "is max_norm used"),
@@ -127,7 +150,7 @@ def test_a_model_not_looked_at_is_no_mistake():
     assert check_broken(LACKING | {"C": ...}).kind == "unanswered"
 
 
-@pytest.mark.parametrize("check", [check_smoothed, check_clip])
+@pytest.mark.parametrize("check", [check_gap, check_clip])
 def test_no_answer_is_no_mistake(check):
     assert check(...).kind == "unanswered"
     assert check(lambda *_: ...).kind in ("unanswered", "wrong")
