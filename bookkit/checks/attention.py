@@ -136,8 +136,8 @@ def check_backward(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         "The second term is there and the first is missing: where i = j, δ is 1.": (
             -weights * total
         ),
-        "The sign is wrong: where the gradient at the weight is above its mean, that at "
-        "the score is positive.": -expected,
+        "The sign is wrong: where the gradient at the weight is above its mean, that "
+        "at the score is positive.": -expected,
         "You subtracted the plain mean of the gradient. Its mean by the weights is "
         "wanted.": weights * (gradient - gradient.mean(dim=-1, keepdim=True)),
         "You subtracted the row's sum of the gradient: weight each by its w_i.": (
