@@ -44,7 +44,8 @@ const search = ([source, length]) => {
   const encoded = engine.encode(model, source);
   return [
     engine.greedySearch(model, encoded, length).tokens,
-    ...[2, 4].map((size) => engine.beamSearch(model, encoded, length, size).tokens),
+    ...[2, 4].map((size) => engine.beamSearch(model, encoded, length, size).candidates
+      .map(({ tokens, logProbability, score }) => [tokens, logProbability, score])),
   ];
 };
 const draw = (source) => {

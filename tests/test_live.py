@@ -1,5 +1,6 @@
 """The live model, driven as a person would: a browser, a keyboard, files on a disk."""
 
+import math
 import re
 import runpy
 from collections.abc import Iterator
@@ -170,6 +171,14 @@ def test_what_is_typed_is_translated_as_the_package_does(phrasebook: Reader) -> 
         phrasebook.press(mode)
         english = translator.translate(sentence, size)
         assert " ".join(phrasebook.words).lower() == english.lower()
+    listed = phrasebook.page.locator(".live-beam li").all_inner_texts()
+    for line, each in zip(listed, translator.n_best([sentence])[0], strict=True):
+        score, probability, text = re.split(r"\s+", line, maxsplit=2)
+        assert float(score.replace("−", "-")) == pytest.approx(each.score, abs=0.006)
+        assert probability == f"{math.exp(each.log_probability):.1%}"
+        assert text == each.text.lower()
+    phrasebook.press("greedy")
+    assert phrasebook.page.locator(".live-beam").count() == 0
 
 
 def test_the_answer_is_stepped_through_by_mouse_and_keys(phrasebook: Reader) -> None:

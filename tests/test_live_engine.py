@@ -17,7 +17,7 @@ from bookkit import broken
 from bookkit.live import describe_model, engine
 from bookkit.live.model import _tokenizer
 from transformer.attention import attention_weights
-from transformer.decoding.beam import beam_search
+from transformer.decoding.beam import n_best
 from transformer.decoding.search import greedy_search
 from transformer.maps import Head, ablate_heads
 from transformer.masks import causal_mask, padding_mask
@@ -192,7 +192,7 @@ def random_ids(draw: random.Random, size: int, config: TransformerConfig, most: 
 
 @pytest.mark.parametrize("number", range(20))
 def test_every_intermediate_is_pytorchs(window: Page, number: int) -> None:
-    """And the words of greedy and beam search are the same: 4 sentences a config."""
+    """And what greedy and beam search find is the same: 4 sentences a config."""
     config = configurations()[number]
     model, draw = randomised(config, number), random.Random(number)
     load(window, model)
@@ -220,11 +220,16 @@ def test_every_intermediate_is_pytorchs(window: Page, number: int) -> None:
     length = config.max_length
     wanted_words = (
         greedy_search(model, sources, length),
-        beam_search(model, sources, length, 2),
-        beam_search(model, sources, length, 4),
+        n_best(model, sources, length, 2),
+        n_best(model, sources, length, 4),
     )
     for source, words in zip(sources, zip(*wanted_words, strict=True), strict=True):
-        assert ask(window, "search", [source, length]) == [*words]
+        greedy, *beams = ask(window, "search", [source, length])
+        assert greedy == words[0]
+        for found, wanted in zip(beams, words[1:], strict=True):
+            assert [ids for ids, *_ in found] == [each.ids for each in wanted]
+            for each, judged in zip(found, wanted, strict=True):
+                assert each[1:] == pytest.approx(judged[1:], abs=1e-3)
 
 
 # What a reader switches off is what the break-it lab trains without.

@@ -322,11 +322,12 @@ function beamSearch(model, source, maxLength, beamSize, lengthPenalty = 0.6, run
     finished.push(...kept.filter((each) => each.last === eos_id));
     beam = kept.filter((each) => each.last !== eos_id);
   }
-  const found = finished.length ? finished : beam.slice(0, 1);
-  if (!found.length) return { tokens: [], ended: false };
-  const score = (each) => each.logProbability / ((5 + each.tokens.length) / 6) ** lengthPenalty;
-  const best = found.reduce((a, b) => (score(b) > score(a) ? b : a));
-  return { tokens: best.tokens.filter((id) => id !== eos_id), ended: finished.length > 0 };
+  const candidates = (finished.length ? finished : beam.slice(0, 1)).map(({ tokens, logProbability }) => ({
+    tokens: tokens.filter((id) => id !== eos_id), logProbability,
+    score: logProbability / ((5 + tokens.length) / 6) ** lengthPenalty,
+  }));
+  candidates.sort((a, b) => b.score - a.score);
+  return { tokens: candidates[0]?.tokens ?? [], ended: finished.length > 0, candidates };
 }
 
 // How long a translation may become: about twice its source.

@@ -476,6 +476,11 @@ function mount(root, data) {
       })),
       h("p", { class: "live-note" }, "Choose a token to continue the translation with it.", changes() && " The outline is the whole model.",
         state.prefix.length > 0 && button("unforce", { onclick: set({ prefix: [] }, "answer") }, "Undo the choice")),
+      state.mode === "beam" && [
+        h("h3", {}, "What the beam finished"),
+        h("ol", { class: "live-beam" }, view.now.answer.candidates.map(({ tokens, logProbability, score }) =>
+          h("li", {}, h("b", {}, number(score)), h("b", {}, percent(Math.exp(logProbability))), h("span", {}, tokens.map(targetText).join(" "))))),
+        h("p", { class: "live-note" }, "Score (log-probability over ((5 + length) / 6)", h("sup", {}, "0.6"), "), probability, translation; the best score wins.")],
       explain(state.mode),
     );
   }
