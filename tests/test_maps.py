@@ -10,14 +10,21 @@ from torch import nn
 from transformer import (
     AttentionMaps,
     Head,
+    LanguageModel,
+    LanguageModelConfig,
+    PromptDecoder,
     Transformer,
     TransformerConfig,
     ablate_heads,
     all_heads,
     attention_layers,
     attention_maps,
+    greedy_search,
 )
+from transformer.beyond.gpt2 import GPT2
+from transformer.beyond.modern import PARTS, exchange_parts
 from transformer.decoder import DecoderLayer
+from transformer.maps import self_attention_maps
 
 PAD = 0
 
@@ -247,3 +254,79 @@ def test_a_layer_in_two_kinds_of_place_is_refused() -> None:
     model.decoder.layers[0].self_attention = model.encoder.layers[0].self_attention
     with pytest.raises(ValueError, match="two kinds of place"):
         attention_maps(model, ids(), ids())
+
+
+TEXTS = {
+    "LanguageModel": LanguageModel,
+    "GPT2": GPT2,
+    "rotary, in groups": lambda config: exchange_parts(config, PARTS),
+}
+
+
+def text_model(kind: str = "LanguageModel") -> LanguageModel:
+    config = LanguageModelConfig(vocab_size, 16, 4, 2, 24, dropout=0.2, max_length=8)
+    return TEXTS[kind](config).double()
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_the_maps_of_a_language_model_are_the_weights_its_layers_used(kind) -> None:
+    model, texts, outputs = text_model(kind).train(), ids(), []
+    maps = self_attention_maps(model, texts)
+    assert model.training
+    assert hooks(model) == 0
+    assert maps.shape == (2, 2, 4, 5, 5)
+    assert (maps.triu(1) == 0).all()
+    model.eval()
+    for number, layer in enumerate(model.encoder.layers):
+        attention = layer.self_attention
+        hook = attention.register_forward_hook(lambda *seen: outputs.append(seen[1:]))
+        model(texts)
+        hook.remove()
+        (x, *_), output = outputs.pop()
+        values = attention.keys_values(x, x).values  # in groups: fewer than the heads
+        values = values.repeat_interleave(4 // values.size(1), 1)
+        mixed = (maps[:, number] @ values).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(attention.output_proj(mixed), output)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_heads_of_a_language_model_are_listed_and_ablated(kind) -> None:
+    model, texts = text_model(kind).eval(), ids()
+    heads = all_heads(model)
+    assert heads == [Head("masked", i, n) for i in range(2) for n in range(4)]
+    with torch.no_grad(), ablate_heads(model, heads[6]):
+        ablated = model(texts)
+        searched = greedy_search(PromptDecoder(model), texts.tolist(), 3)
+    with torch.no_grad():
+        assert not ablated.allclose(model(texts))
+        layer = model.encoder.layers[1].self_attention
+        layer.output_proj.weight[:, 8:12] = 0  # of head 2
+        torch.testing.assert_close(ablated, model(texts))
+        assert searched == greedy_search(PromptDecoder(model), texts.tolist(), 3)
+
+
+@pytest.mark.plain
+def test_each_kind_of_model_has_its_own_maps() -> None:
+    with pytest.raises(
+        ValueError, match=r"maps takes a LanguageModel\), got a LanguageModel"
+    ):
+        attention_maps(text_model(), ids(), ids())
+    with pytest.raises(ValueError, match="needs a LanguageModel, got a Transformer"):
+        self_attention_maps(small(), ids())
+    with pytest.raises(
+        ValueError, match="a Transformer or a LanguageModel, got a Linear"
+    ):
+        all_heads(nn.Linear(2, 2))
+    with (
+        pytest.raises(ValueError, match="kind is one of masked, got 'cross'"),
+        ablate_heads(text_model(), Head("cross", 0, 0)),
+    ):
+        pytest.fail("nothing may run")
+
+
+def test_maps_of_a_wrapped_language_model_are_the_models() -> None:
+    model, texts = text_model(), ids()
+    wrapped = nn.DataParallel(model)
+    expected = self_attention_maps(model, texts)
+    assert self_attention_maps(wrapped, texts).equal(expected)
+    assert all_heads(wrapped) == all_heads(model)

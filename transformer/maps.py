@@ -4,37 +4,43 @@ Made from book/14-attention-maps.md: edit the chapter, not this file.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer.decoding.support import unwrap
-from transformer.multi_head import MultiHeadAttention
+from transformer.beyond.language_model import LanguageModel
+from transformer.decoding.support import unwrap, unwrap_to
+from transformer.model import Transformer
 
 __all__ = [
     "attention_layers",
     "AttentionMaps",
     "attention_maps",
+    "self_attention_maps",
     "Head",
     "all_heads",
     "ablate_heads",
 ]
 
 
-def attention_layers(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
-    """The attention sublayers of a model by kind, each from the lowest layer up."""
-    model = unwrap(model, "attention_layers")
-    encoder: Iterable[Any] = model.encoder.layers
-    decoder: Iterable[Any] = model.decoder.layers
+def attention_layers(model: nn.Module) -> dict[str, list[Any]]:
+    """The attention sublayers of a model by kind, each from the lowest layer up.
+
+    A Transformer has three kinds, a language model one: masked.
+    """
+    inner: Any = unwrap_to((Transformer, LanguageModel), model, "attention_layers")
+    own = [layer.self_attention for layer in inner.encoder.layers]
+    if isinstance(inner, LanguageModel):
+        return {"masked": own}
     return {
-        "encoder": [layer.self_attention for layer in encoder],
-        "masked": [layer.self_attention for layer in decoder],
-        "cross": [layer.cross_attention for layer in decoder],
+        "encoder": own,
+        "masked": [layer.self_attention for layer in inner.decoder.layers],
+        "cross": [layer.cross_attention for layer in inner.decoder.layers],
     }
 
 
@@ -57,39 +63,23 @@ class AttentionMaps(NamedTuple):
 
 
 def _weights(
-    attention: MultiHeadAttention,
+    attention: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None = None,
 ) -> Float[Tensor, "batch heads queries keys"]:
     """The weights of a layer, from all that its forward pass is given."""
-    return attention.weights(query, key, mask)
+    return cast("Tensor", attention.weights(query, key, mask))
 
 
 @torch.no_grad()
-def attention_maps(
-    model: nn.Module,
-    source_ids: Int[Tensor, "batch source"],
-    target_ids: Int[Tensor, "batch target"],
-) -> AttentionMaps:
-    """Attention weights of every head, for these sources and decoder inputs.
-
-    In evaluation mode, without dropout. The model is left in the mode it was in.
-
-    Raises:
-        ValueError: for ids that the model refuses, not one target for each source, or a
-            layer in two kinds of place, whose maps would be mixed.
-    """
-    if len(source_ids) != len(target_ids):
-        raise ValueError(
-            "each source needs one target, "
-            f"got {len(source_ids)} sources and {len(target_ids)} targets"
-        )
+def _caught(model: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
+    """The weights of each kind of layer while the model reads: (batch, layers, …)."""
     kinds = attention_layers(model)
     if any({*one} & {*other} for one, other in combinations(kinds.values(), 2)):
         raise ValueError("one attention layer is in two kinds of place")
-    found: dict[str, list[Tensor]] = {kind: [] for kind in AttentionMaps._fields}
+    found: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
     training = {module: module.training for module in model.modules()}
     with ExitStack() as afterwards, _as_written():
         for kind, layers in kinds.items():
@@ -104,8 +94,44 @@ def attention_maps(
         for module, mode in training.items():
             afterwards.callback(setattr, module, "training", mode)
         model.eval()
-        model(source_ids, target_ids)
-    return AttentionMaps(*(torch.stack(weights, 1) for weights in found.values()))
+        model(*inputs)
+    return {kind: torch.stack(weights, 1) for kind, weights in found.items()}
+
+
+def attention_maps(
+    model: nn.Module,
+    source_ids: Int[Tensor, "batch source"],
+    target_ids: Int[Tensor, "batch target"],
+) -> AttentionMaps:
+    """Attention weights of every head, for these sources and decoder inputs.
+
+    In evaluation mode, without dropout. The model is left in the mode it was in.
+
+    Raises:
+        ValueError: for ids that the model refuses, not one target for each source, or a
+            layer in two kinds of place, whose maps would be mixed.
+    """
+    unwrap(model, "attention_maps", " (self_attention_maps takes a LanguageModel)")
+    if len(source_ids) != len(target_ids):
+        raise ValueError(
+            "each source needs one target, "
+            f"got {len(source_ids)} sources and {len(target_ids)} targets"
+        )
+    return AttentionMaps(**_caught(model, source_ids, target_ids))
+
+
+def self_attention_maps(
+    model: nn.Module, ids: Int[Tensor, "batch length"]
+) -> Float[Tensor, "batch layers heads length length"]:
+    """Attention weights of every head of a language model, for these texts.
+
+    As `attention_maps`, for a model that has one kind of attention.
+
+    Raises:
+        ValueError: for ids that the model refuses, and anything but a LanguageModel.
+    """
+    unwrap_to(LanguageModel, model, "self_attention_maps")
+    return _caught(model, ids)["masked"]
 
 
 def _zero_head(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:
@@ -144,10 +170,12 @@ def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
     """
     with ExitStack() as afterwards:
         for kind, layer, number in heads:
-            layers = attention_layers(model).get(kind)
-            if layers is None:
-                kinds = ", ".join(AttentionMaps._fields)
-                raise ValueError(f"a head's kind is one of {kinds}, got {kind!r}")
+            kinds = attention_layers(model)
+            if kind not in kinds:
+                raise ValueError(
+                    f"a head's kind is one of {', '.join(kinds)}, got {kind!r}"
+                )
+            layers = kinds[kind]
             if layer not in range(len(layers)):
                 raise ValueError(
                     f"{kind} attention has layers 0..{len(layers) - 1}, got {layer!r}"

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer.attention import attention_weights
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.checks import (
     require_above_zero,
@@ -172,6 +173,18 @@ class GroupedQueryAttention(nn.Module):
             queries, *keys_values, mask, enable_gqa=True
         )
         return self.output_proj(heads.transpose(-3, -2).flatten(-2))
+
+    def weights(
+        self,
+        query: Float[Tensor, "batch queries d_model"],
+        key: Float[Tensor, "batch keys d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """The attention weights of every query head, for plots and analysis."""
+        queries = self._turn(self._split(self.query_proj(query)), None)
+        keys = self._turn(self._split(self.key_proj(key)), None)
+        shared = self.num_heads // keys.size(-3)  # by so many query heads
+        return attention_weights(queries, keys.repeat_interleave(shared, -3), mask)
 
     def _split(
         self, x: Float[Tensor, "batch length columns"]

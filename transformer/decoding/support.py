@@ -44,9 +44,12 @@ def unwrap(model: nn.Module, taker: str = "this", other: str = "") -> Transforme
 
 
 def unwrap_to(
-    kind: type[_Model], model: nn.Module, taker: str = "this", other: str = ""
+    kind: type[_Model] | tuple[type[_Model], ...],
+    model: nn.Module,
+    taker: str = "this",
+    other: str = "",
 ) -> _Model:
-    """The model of a kind inside a compiled, distributed or averaged one.
+    """The model of a kind, or of several, in a compiled, distributed or averaged one.
 
     An error says that `taker` needs one, or what `other` says could be given, too.
 
@@ -59,9 +62,10 @@ def unwrap_to(
         wrapper = inner
         inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
         if inner is None:
-            needed, got = map(with_article, (kind.__name__, type(model).__name__))
-            advice = _advice(kind, model, taker)
-            raise ValueError(f"{taker} needs {needed}{other}, got {got}{advice}")
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            needed = " or ".join(with_article(each.__name__) for each in kinds)
+            got = with_article(type(model).__name__) + _advice(kind, model, taker)
+            raise ValueError(f"{taker} needs {needed}{other}, got {got}")
         if not _is_known(wrapper):
             raise ValueError(
                 f"the model is inside a {type(wrapper).__name__}, whose own forward "
@@ -91,7 +95,7 @@ def unwrap_for_search(model: Any) -> Transformer:
 _TRAINERS = {"LanguageModel": "train_language_model", "Transformer": "train_translator"}
 
 
-def _advice(kind: type[nn.Module], model: object, taker: str) -> str:
+def _advice(kind: Any, model: object, taker: str) -> str:
     """Where the model of a kind is in what was given instead, or who trains that."""
     if isinstance(getattr(model, "model", None), kind):
         return f": give {type(model).__name__.lower()}.model"
@@ -120,6 +124,12 @@ def attention_class(attention: nn.Module) -> type[nn.Module]:
     return next(of_its_own, MultiHeadAttention)
 
 
+_HOOKS_ELSEWHERE = (
+    "remove them while it decodes, or put them on the linear maps, norms or "
+    "feed-forward layers inside"
+)
+
+
 def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> None:
     """Refuse a module whose forward pass a decoder that takes it apart would not do.
 
@@ -129,7 +139,8 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
     """
     if has_global_hooks():
         raise ValueError(
-            "there are hooks on all modules, some of which cached decoding passes over"
+            "there are hooks on all modules, some of which cached decoding passes "
+            f"over: {_HOOKS_ELSEWHERE}"
         )
     inner = getattr(module, "_orig_mod", module)
     kind = type(inner).__name__
@@ -148,9 +159,10 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
         if each._forward_hooks or each._forward_pre_hooks:
             changed.append("hooks")
     if changed:
+        way = f": {_HOOKS_ELSEWHERE}" if changed[0] == "hooks" else ""
         raise ValueError(
             f"{name}, {with_article(kind)}, has {changed[0]} of its own, which cached "
-            "decoding would pass over"
+            f"decoding would pass over{way}"
         )
 
 
