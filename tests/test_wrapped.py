@@ -149,6 +149,19 @@ def test_an_untied_model_is_refused_before_a_step(dataset, tmp_path) -> None:
         next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
 
 
+def test_a_model_with_a_wrapped_layer_is_refused_before_a_step(
+    dataset, tmp_path
+) -> None:
+    model = small_model(dataset)
+    layer = model.decoder.layers[0].feed_forward
+    layer.expand = nn.Sequential(layer.expand)
+    message = (
+        r"cannot be saved: decoder\S+expand is inside a wrapper: first put the plain"
+    )
+    with pytest.raises(ValueError, match=message):
+        next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
+
+
 def test_a_subclass_that_needs_more_than_a_config_is_not_loaded(tmp_path) -> None:
     class Scaled(Transformer):
         def __init__(self, config, scale):
@@ -253,6 +266,23 @@ def test_a_validation_sentence_that_is_too_long_is_refused_at_once(dataset) -> N
         train_translator(
             small_model(dataset), dataset._replace(validation_pairs=pairs), CONFIG
         )
+
+
+def test_hooks_in_the_way_of_a_cache_may_stand_inside() -> None:
+    """The message names a way out, and it is one."""
+    model, source = small().eval(), [[3, 4, 5]]
+    attention = model.decoder.layers[1].self_attention
+    hook = attention.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r"has hooks .*: remove them while .* on the"):
+        greedy_search(model, source, 4)
+    hook.remove()
+    attention.output_proj.register_forward_hook(lambda _, __, output: -30 * output)
+    (found,) = greedy_search(model, source, 4)
+    begun = torch.tensor([[model.config.bos_id, *found[:3]]])
+    with torch.no_grad():
+        logits = model(torch.tensor(source), begun)[0]
+    logits[:, [model.config.pad_id, model.config.bos_id]] = -torch.inf
+    assert found == logits.argmax(dim=-1).tolist()
 
 
 def test_a_wrapper_with_a_forward_of_its_own_is_refused() -> None:

@@ -39,9 +39,12 @@ def require_positive(**sizes: int) -> None:
         ValueError: naming the first size at fault and its value.
     """
     for name, size in sizes.items():
-        # While torch exports a model, a length is a symbol that stands for a number.
+        # While torch exports a model, a length is a symbol that stands for a number;
+        # while it traces one, a tensor.
         whole = isinstance(size, int | torch.SymInt) and not isinstance(size, bool)
         if not whole or size < 1:
+            if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+                continue
             raise ValueError(
                 f"{name} must be a whole number of at least 1, got {size!r}"
             )

@@ -45,6 +45,19 @@ def shapes_only() -> Iterator[None]:
         yield
 
 
+def _require_unwrapped(missing: str, state: Mapping[str, Tensor]) -> None:
+    """Refuse a wrapper, such as LoRA's, in which a weight has a longer name."""
+    parts = missing.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        layer, rest = ".".join(parts[:end]), ".".join(parts[end:])
+        longer = re.compile(rf"{re.escape(layer)}\.[^.]+\.{re.escape(rest)}")
+        if any(map(longer.fullmatch, state)):
+            raise ValueError(
+                f"{layer} is inside a wrapper: first put the plain layer back in its "
+                "place, with a LoRA merged into it (PEFT: merge_and_unload)"
+            )
+
+
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Give a module, which may be on the meta device, exactly these tensors.
 
@@ -53,10 +66,13 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """
     try:
         module.load_state_dict(state, strict=True, assign=True)
+        return
     except RuntimeError as error:  # a title, then a line for each kind of fault
         fault = str(error).split("\n")[1].strip()
-        first = re.match(r'(Missing|Unexpected) key[^"]*"[^"]*"', fault)
-        raise ValueError(first[0] if first else fault) from None
+    first = re.match(r'(Missing|Unexpected) key[^"]*"([^"]*)"', fault)
+    if first and first[1] == "Missing":
+        _require_unwrapped(first[2], state)
+    raise ValueError(first[0] if first else fault)
 
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -131,11 +147,13 @@ def require_state(
     """
     unknown, tied = dict.fromkeys(state), tied_names(one_layer)
     for found, one in one_layer.state_dict().items():
-        if found in tied:
-            continue
         stack, in_stack, rest = found.partition(".layers.0.")
         for layer in range(layers[stack] if in_stack else 1):
             name = f"{stack}.layers.{layer}.{rest}" if in_stack else found
+            if name not in state:
+                _require_unwrapped(name, state)
+            if found in tied:
+                continue
             if name not in state:
                 raise ValueError(f'Missing key(s) in state_dict: "{name}"')
             if state[name].shape != one.shape:
