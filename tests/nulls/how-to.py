@@ -14,6 +14,23 @@ for _ in train(brief, examples, dataclasses.replace(config, epochs=1)):
     pass
 translator = Translator(brief.eval(), source, target, ("en", "digits"))
 
+# %% claim: Of 100 held-out years
+# null: saved as it was loaded
+folder = Path(tempfile.mkdtemp(dir=folder))
+translator.save(folder / "years.safetensors")
+
+# %% claim: Of 100 held-out years
+# null: tuned without the old pairs
+tuned = Translator.load(folder / "numbers.safetensors")
+for _ in train(tuned.model, new_examples[: len(train_years)], short):
+    pass
+folder = Path(tempfile.mkdtemp(dir=folder))
+tuned.save(folder / "years.safetensors")
+
+# %% claim: Of 100 held-out years
+# null: years that it has learned already
+translator = tuned
+
 # %% claim: A run that was cut short
 # null: left where it was cut short
 folder = folder / "left"
