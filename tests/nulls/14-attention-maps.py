@@ -158,3 +158,15 @@ owned_at = {**owned_at, "whose": owned_at["who"]}
 # %% claim: The four words with the most weight
 # null: commoner words get more weight, before *sa* too
 among_ahead = by_count
+
+# %% claim: For content words attention
+# null: the place alone does as well as attention
+placed = compared(model, sample)["attention"][0][kind_of == 2]
+
+# %% claim: For content words attention
+# null: the place says nothing
+placed = torch.rand(len(placed)) < chance
+
+# %% claim: In the shipped model's second
+# null: head 2.2 looks at both
+her = him = (her + him) / 2
