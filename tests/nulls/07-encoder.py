@@ -17,6 +17,14 @@ longer[100] = longer[100][0], longer[1][1], longer[1][2]
 longer[100] = longer[100][0], longer[100][1], longer[100][1]
 
 # %% claim: With query matrices a hundred
+# null: in no draw is anything left after four modules
+sharp_draws[:, 0] = 0
+
+# %% claim: With query matrices a hundred
+# null: after twenty-four modules as much is left as after four
+sharp_draws[:, 1] = sharp_draws[:, 0]
+
+# %% claim: With query matrices a hundred
 # null: longer queries do not sharpen
 longer[100] = longer[1]
 
