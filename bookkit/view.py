@@ -52,6 +52,7 @@ class AttentionView:
         self.keys = list(query_tokens if key_tokens is None else key_tokens)
         self.title = title
         self.first_layer = first_layer
+        self.first = 1 if first_layer is None else first_layer
         self.digits = digits
         self.start = tuple(start)
         tokens = (len(self.queries), len(self.keys))
@@ -93,12 +94,12 @@ class AttentionView:
             layers=layers,
             of_layers=f" of {layers}" if self.first_layer is None else "",
             heads=heads,
-            first=self.first_layer or 1,
+            first=self.first,
             layer=layer,
             head=head,
             query=query,
             key_token=key_token,
-            layer_name=layer + (self.first_layer or 1),
+            layer_name=layer + self.first,
             head_name=head + 1,
             named=json.dumps(layers > 1 or self.first_layer is not None),
             last_layer=layers - 1,
@@ -127,7 +128,7 @@ class AttentionView:
         weight = self.weights[self.start].item()
         places = []
         if layers > 1 or self.first_layer is not None:
-            places.append(f"layer {layer + (self.first_layer or 1)}")
+            places.append(f"layer {layer + self.first}")
         if heads > 1:
             places.append(f"head {head + 1}")
         where = f" ({', '.join(places)})" if places else ""

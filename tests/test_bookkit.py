@@ -254,6 +254,8 @@ def test_a_view_opens_where_it_is_told_to() -> None:
     assert key.search(page)[1] != key.search(elsewhere)[1]  # two views on one page
     third = AttentionView(weights[:1], TOKENS, first_layer=3, start=(0, 1, 0, 0))
     assert "(layer 3, head 2)" in third._repr_html_()
+    zeroth = AttentionView(weights[:1], TOKENS, first_layer=0)
+    assert "(layer 0, head 1)" in zeroth._repr_html_()
 
 
 @pytest.mark.parametrize("start", [(2, 0, 0, 0), (0, 0, 3, 0), (0, 0, 0, -1), (1, 0)])

@@ -1,7 +1,7 @@
 """The Tested Transformer: the package that the book builds, chapter by chapter.
 
-Each module is made from one chapter and explained there. Every public name can be
-imported from here: `from transformer import Transformer, TransformerConfig`.
+Each module is made from one chapter and explained there. What most programs need can
+be imported from here: `from transformer import Transformer, TransformerConfig`.
 """
 
 from transformer.attention import attention_weights, scaled_dot_product_attention
