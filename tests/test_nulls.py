@@ -57,6 +57,14 @@ def test_claims_are_tried_under_their_nulls(tmp_path: Path) -> None:
         assert line.startswith(begins)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a null runs in a fork")
+def test_a_claim_that_is_no_python_is_reported() -> None:
+    null = nulls.Null("It is", "chance", "AssertionError", "")
+    found, where = nulls.in_fork(null, "# It is.\nassert (", {})
+    assert found.startswith("the claim raises SyntaxError")
+    assert where == ""
+
+
 def test_claims_and_nulls_are_matched(tmp_path: Path, capsys) -> None:
     texts = [
         HALF,

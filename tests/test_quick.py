@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick import touched
 
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "quick.py"
+ROOT = Path(__file__).resolve().parent.parent
+TOOL = ROOT / "tools" / "quick.py"
 FILES = {
     "transformer/__init__.py": "from transformer.wing.room import thing\n",
     "transformer/wing/__init__.py": "",
@@ -61,6 +63,11 @@ def test_it_runs_what_a_change_touches_and_leaves_out_what_takes_too_long(
     assert "3 passed" in quick(project)
     late = quick(project, "--seconds", "0")
     assert "3 tests did not fit into the time: make test runs them." in late
+
+
+def test_a_page_without_a_number_has_its_tests() -> None:
+    for page, name in (("how-to", "how_to"), ("workshop/checks", "checks")):
+        assert f"tests/test_{name}.py" in touched(ROOT, [f"book/{page}.md"])
 
 
 def test_with_git_it_goes_by_what_differs(project: Path) -> None:

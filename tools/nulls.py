@@ -86,9 +86,9 @@ def attempt(null: Null, claim: str, names: dict[str, Any]) -> tuple[str, str]:
     except BaseException as error:
         kind = type(error).__name__
         lines = [f.lineno or 1 for f in traceback.extract_tb(error.__traceback__)]
-        where = (
-            claim.splitlines()[lines[1] - 1].strip() if running != "the null" else ""
-        )
+        where = ""
+        if running == "the claim" and lines[1:]:  # else it could not be compiled
+            where = claim.splitlines()[lines[1] - 1].strip()
         if running == "the claim" and kind == null.error:
             return "fails", where
         return f"{running} raises {kind}: {error}", where
@@ -99,9 +99,12 @@ def in_fork(null: Null, claim: str, names: dict[str, Any]) -> list[str]:
     """`attempt` in a copy of this process, so that nothing here changes."""
     reading, writing = os.pipe()
     if not (child := os.fork()):
-        with os.fdopen(writing, "w") as pipe, contextlib.redirect_stdout(io.StringIO()):
-            pipe.write("\n".join(attempt(null, claim, names)))
-        os._exit(0)
+        try:
+            output = contextlib.redirect_stdout(io.StringIO())
+            with os.fdopen(writing, "w") as pipe, output:
+                pipe.write("\n".join(attempt(null, claim, names)))
+        finally:
+            os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         found = pipe.read()

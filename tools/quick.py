@@ -10,6 +10,7 @@ did. What did not fit into the time is said: `make test` runs everything.
 
 import argparse
 import ast
+import re
 import subprocess
 import sys
 import time
@@ -90,7 +91,8 @@ def module_name(path: str) -> str:
 def touched(root: Path, files: list[str]) -> list[str]:
     """The test files that changed, or import what did, directly."""
     modules = {module_name(file) for file in files if file.endswith(".py")}
-    stems = {Path(f).stem[3:].replace("-", "_") for f in files if f.endswith(".md")}
+    pages = (Path(file).stem for file in files if file.endswith(".md"))
+    stems = {re.sub(r"^\d+-", "", page).replace("-", "_") for page in pages}
     from_package = origins(root)
     chosen = {page for page in PAGES if any(file.startswith("book/") for file in files)}
     for path in sorted((root / "tests").rglob("test_*.py")):
