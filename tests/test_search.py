@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
 from transformer.decoding import largest
 from transformer.decoding.beam import (
     Hypothesis,
@@ -20,6 +21,7 @@ from transformer.decoding.beam import (
     likeliest,
     n_best,
 )
+from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import (
     as_batch,
     greedy_search,
@@ -251,6 +253,18 @@ def test_nothing_is_computed_twice(search):
     assert new == [(1, 1)] + [(rows, 1)] * 5
 
 
+def test_a_candidate_that_was_cut_is_told_by_its_length():
+    ends, never = [0, 0, 0.2, 0.5, 0.3] + 4 * [0], [0, 0, 0, 0.5, 0.5] + 4 * [0]
+    for probabilities, lengths in ((ends, [0, 1, 1, 2, 2, 2, 2]), (never, [3])):
+        model = fixed_logits(random_model(), probabilities)
+        (found,) = n_best(model, [[3, 4]], 3, 20)
+        assert sorted(len(each.ids) for each in found) == lengths
+        ended = [len(each.ids) < 3 for each in found]
+        for each, by_eos in zip(found, ended, strict=True):
+            left = [probabilities[token] for token in [*each.ids, *[EOS] * by_eos]]
+            assert each.log_probability == pytest.approx(math.log(math.prod(left)))
+
+
 @pytest.mark.parametrize("search", [greedy_search, sample])
 def test_rows_leave_the_batch_when_they_end(search):
     model = random_model(seed=29, sharp=8)
@@ -430,6 +444,28 @@ def test_hooks_that_come_later_or_are_everybodys_are_refused_too():
         finally:
             hook.remove()
     greedy_search(decoder, [[3]], 2)
+
+
+@pytest.mark.parametrize("part", ["self_attention", "cross_attention"])
+def test_grouped_queries_are_cached_and_turned_ones_refused(part):
+    """A step tells attention no positions: rotary ones would all be the first."""
+    source, how = [3, 4, 5], (8, 3, 0.6)
+    for num_kv_heads in (1, 2, 4):
+        model = random_model(seed=4, sharp=4).double().eval()
+        for layer in model.decoder.layers:
+            shared = GroupedQueryAttention(16, 4, num_kv_heads, bias=True).double()
+            setattr(layer, part, shared)
+        assert greedy_search(model, [source], 8) == [uncached_greedy(model, source, 8)]
+        assert n_best(model, [source], *how) == [uncached_n_best(model, source, *how)]
+        fast = FastDecoder(model)
+        kept = fast.prefill(torch.tensor([source]), 8, 3).past[0]
+        shape = (num_kv_heads, 8, 4) if part == "self_attention" else (2, 8, 8)
+        assert kept.keys.shape == kept.values.shape == (3, *shape)
+    turned = GroupedQueryAttention(16, 4, 4, RotaryEmbedding())
+    setattr(model.decoder.layers[1], part, turned.double())
+    for decoder in (model, fast):
+        with pytest.raises(ValueError, match=rf"layers\.1\.{part} .* positions"):
+            greedy_search(decoder, [source], 2)
 
 
 class LowRank(nn.Linear):
@@ -635,6 +671,39 @@ def test_a_hypothesis_that_nothing_may_follow_is_dropped():
             return State()
 
     assert beam_search(Decoder(), [[3, 4]], 6, beam_size=3) == [[4, 5]]
+
+
+class Constant:
+    """A decoder and its state: the same logits for each row of any batch."""
+
+    def __init__(self, logits):
+        self.model, self.logits = nn.Module(), logits
+        self.model.config = TransformerConfig(11, 9, 16, 2, 1, 1, 24, max_length=12)
+
+    def prefill(self, source_ids, max_length, beam_size=1):
+        return self
+
+    def step(self, tokens):
+        return self.logits(len(tokens))
+
+    def reorder(self, rows):
+        pass
+
+
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_a_model_without_parameters_is_searched_where_its_sources_are(search):
+    """N-grams, or a network that another library runs."""
+    decoder = Constant(lambda rows: torch.tensor([[0, 0, -math.inf, 50, 0]] * rows))
+    for sources in ([[3], [4, 5]], torch.tensor([[3, 0], [4, 5]])):
+        assert search(decoder, sources, 3) == [[3, 3, 3]] * 2
+
+
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+@pytest.mark.parametrize("missing", [lambda rows: (1, 9), lambda rows: (rows, 1, 9)])
+def test_logits_that_are_not_a_row_each_are_refused(search, missing):
+    decoder = Constant(lambda rows: torch.zeros(missing(rows)))
+    with pytest.raises(ValueError, match=r"\(2, vocabulary\), got \((1|2, 1), 9\)$"):
+        search(decoder, [[3], [4]], 3)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

@@ -120,7 +120,8 @@ class Candidate(NamedTuple):
     """A translation in an n-best list, as ids without bos and eos.
 
     The log-probability is that of all its tokens, eos included, where neither padding
-    nor bos can come; the score is `length_normalised`.
+    nor bos can come; the score is `length_normalised`. One that was cut, the only one
+    of its list, has no eos to include: it has `max_length` ids, a finished one fewer.
     """
 
     ids: list[int]

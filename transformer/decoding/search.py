@@ -79,7 +79,8 @@ def as_batch(
     if not (torch.arange(real.size(1), device=real.device) < lengths).equal(real):
         raise ValueError("sources must be padded on the right, got an id after padding")
     longest = int(lengths.max())
-    return source_ids[:, :longest].long().to(next(model.parameters()).device)
+    weight = next(model.parameters(), source_ids)
+    return source_ids[:, :longest].long().to(weight.device)
 
 
 def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
@@ -116,8 +117,18 @@ def mask_special(
 def next_logits(
     state: DecoderState, tokens: Tensor, config: SearchConfig
 ) -> Float[Tensor, "rows vocabulary"]:
-    """The next logits. Where nobody keeps them, the step after can use their memory."""
-    return mask_special(_at_least_float32(state.step(tokens)), config)
+    """The next logits. Where nobody keeps them, the step after can use their memory.
+
+    Raises:
+        ValueError: for anything but a row of logits for each token.
+    """
+    logits = state.step(tokens)
+    if logits.shape[:-1] != tokens.shape:
+        raise ValueError(
+            f"a step's logits must be ({len(tokens)}, vocabulary), "
+            f"got {tuple(logits.shape)}"
+        )
+    return mask_special(_at_least_float32(logits), config)
 
 
 NOT_FINITE = "no token has a probability: the model's logits are not finite"

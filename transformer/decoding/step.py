@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer.decoder import DecoderLayer
-from transformer.decoding.support import require_cacheable, unwrap
+from transformer.decoding.support import attention_class, require_cacheable, unwrap
 from transformer.masks import padding_mask
 from transformer.model import Transformer
-from transformer.multi_head import KeysValues
+from transformer.multi_head import KeysValues, MultiHeadAttention
 
 __all__ = [
     "DecoderState",
@@ -73,7 +73,10 @@ class SearchConfig(Protocol):
 
 @runtime_checkable
 class SearchModel(Protocol):
-    """What a search reads of a model: its config, its device and its mode."""
+    """What a search reads of a model: its config, its device and its mode.
+
+    Without parameters, as of n-grams, it takes sources where they are.
+    """
 
     @property
     def config(self) -> SearchConfig: ...
@@ -201,10 +204,14 @@ class CachedDecoder:
         for layer in decoder_layers(model):
             keys, values = layer.cross_attention.keys_values(encoded, encoded)
             memory.append(KeysValues(keys, values))
-            heads = getattr(layer.self_attention, "num_heads", keys.size(1))
-            rows, d_k = len(sources) * beam_size, encoded.size(-1) // heads
-            shape = rows, heads, max_length, d_k
-            past.append(KeysValues(keys.new_empty(shape), keys.new_empty(shape)))
+            own, rows = layer.self_attention, len(sources) * beam_size
+            if attention_class(own) is MultiHeadAttention:
+                d_k = encoded.size(-1) // own.num_heads
+                kept = KeysValues(*[keys.new_empty(1, own.num_heads, 1, d_k)] * 2)
+            else:  # of another class only its own keys and values tell the shapes
+                kept = own.keys_values(encoded[:1, :1], encoded[:1, :1])
+            room = (x.new_empty(rows, x.size(1), max_length, x.size(3)) for x in kept)
+            past.append(KeysValues(*room))
         return CachedState(model, memory, mask, past, sources)
 
 

@@ -173,8 +173,8 @@ def require_cacheable(model: Transformer) -> None:
     those may be replaced, and have hooks.
 
     Raises:
-        ValueError: for what `require_followed` refuses, and positions that cannot be
-            added to one token alone.
+        ValueError: for what `require_followed` refuses, positions that cannot be
+            added to one token alone, and attention that turns queries and keys.
     """
     require_followed("the model", model, Transformer)
     require_followed("decoder", model.decoder, Decoder)
@@ -184,6 +184,11 @@ def require_cacheable(model: Transformer) -> None:
         for part in ("self_attention", "cross_attention"):
             attention = getattr(layer, part)
             require_followed(f"{name}.{part}", attention, attention_class(attention))
+            if getattr(attention, "rotary", None) is not None:
+                raise ValueError(
+                    f"{name}.{part} turns queries and keys by their positions, which "
+                    "cached decoding of a Transformer does not tell it"
+                )
     require_places(model.position)
 
 
