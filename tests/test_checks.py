@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -29,6 +30,16 @@ def test_sizes_are_whole_numbers_of_at_least_one() -> None:
     for wrong in (0, -3, 2.0, True, "4", None, math.nan):
         with pytest.raises(ValueError, match=f"^heads must .* got {wrong!r}$"):
             require_positive(layers=1, heads=wrong)
+
+
+def test_a_size_of_numpys_is_told_from_a_python_int() -> None:
+    with pytest.raises(ValueError, match=r"got .*50\)?: give a Python int$"):
+        require_positive(heads=np.int64(50))
+
+
+def test_lists_of_ids_are_no_tensor() -> None:
+    with pytest.raises(ValueError, match=r"^source ids must be a tensor.* got a list$"):
+        require_ids([[3, 4]], 7, "source ids")
 
 
 def test_probabilities_lie_below_one() -> None:

@@ -45,8 +45,11 @@ def require_positive(**sizes: int) -> None:
         if not whole or size < 1:
             if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
                 continue
+            advice = ""
+            if hasattr(size, "__index__") and not isinstance(size, int):
+                advice = ": give a Python int"  # NumPy's cannot be saved as JSON
             raise ValueError(
-                f"{name} must be a whole number of at least 1, got {size!r}"
+                f"{name} must be a whole number of at least 1, got {size!r}{advice}"
             )
 
 
@@ -123,6 +126,9 @@ def require_ids(ids: Tensor, vocab_size: int, name: str = "token ids") -> None:
         ValueError: when `ids` is not a (batch, length) tensor of int32 or int64, is
             empty, or holds an id below 0 or beyond the table.
     """
+    if not isinstance(ids, Tensor):
+        kind = with_article(type(ids).__name__)
+        raise ValueError(f"{name} must be a tensor, (batch, length), got {kind}")
     if ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"{name} must be int64 or int32, got {ids.dtype}")
     if ids.dim() != 2 or 0 in ids.shape:

@@ -12,11 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from transformer.checks import with_article
+
 __all__ = [
     "shapes_only",
     "load_strictly",
     "require_floats",
     "require_merged",
+    "require_mapping",
+    "require_one_dtype",
     "tied_names",
     "tie_parameters",
     "require_state",
@@ -92,6 +96,32 @@ def require_floats(state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is on the meta device, without numbers")
         if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
             raise ValueError(f"{name} holds a number that is not finite")
+
+
+def require_mapping(state: object) -> None:
+    """Refuse a module, whose weights its `state_dict` has.
+
+    Raises:
+        ValueError: for anything but a mapping.
+    """
+    if not isinstance(state, Mapping):
+        advice = ": give its state_dict()" if hasattr(state, "state_dict") else ""
+        kind = with_article(type(state).__name__)
+        raise ValueError(f"a state_dict is needed, got {kind}{advice}")
+
+
+def require_one_dtype(state: Mapping[str, Tensor]) -> None:
+    """Refuse weights of several dtypes, which no layer could multiply.
+
+    Raises:
+        ValueError: naming the first that differs from those before it.
+    """
+    first = next(iter(state.values())).dtype
+    for name, weight in state.items():
+        if weight.dtype != first:
+            raise ValueError(
+                f"{name} is {weight.dtype} beside {first}, expected one dtype"
+            )
 
 
 def require_merged(state: Mapping[str, Tensor]) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from transformer.checks import with_article
 from transformer.decoder import Decoder
 from transformer.encoder import Encoder
-from transformer.named_weights import load_strictly, shapes_only
+from transformer.named_weights import load_strictly, require_mapping, shapes_only
 
 __all__ = [
     "from_torch",
@@ -44,7 +43,7 @@ def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
-    _require_mapping(state)
+    require_mapping(state)
     d_model, d_ff = _sizes(state, "norm1.weight", "linear1.bias")
     with shapes_only():
         layer = nn.TransformerEncoderLayer(d_model, 1, d_ff)
@@ -72,7 +71,7 @@ def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
-    _require_mapping(state)
+    require_mapping(state)
     sides = ("encoder.", "decoder.")
     stacks = {name: weight for name, weight in state.items() if name.startswith(sides)}
     d_model, d_ff = _sizes(
@@ -94,14 +93,6 @@ def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             name = name.replace(our_name, torch_name)
         theirs[name] = weight
     return theirs
-
-
-def _require_mapping(state: object) -> None:
-    """Refuse a module, whose weights its `state_dict` has."""
-    if not isinstance(state, Mapping):
-        advice = ": give its state_dict()" if hasattr(state, "state_dict") else ""
-        kind = with_article(type(state).__name__)
-        raise ValueError(f"a state_dict is needed, got {kind}{advice}")
 
 
 def _sizes(state: Mapping[str, Tensor], norm: str, bias: str) -> list[int]:

@@ -13,7 +13,13 @@ from torch.nn import functional as F
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.checks import require_dropout, require_positive
 from transformer.encoder import FeedForward
-from transformer.named_weights import load_strictly, shapes_only, tie_parameters
+from transformer.named_weights import (
+    load_strictly,
+    require_mapping,
+    require_one_dtype,
+    shapes_only,
+    tie_parameters,
+)
 
 __all__ = [
     "GELUFeedForward",
@@ -114,10 +120,11 @@ def from_gpt2(
     alone. The model is in evaluation mode.
 
     Raises:
-        ValueError: naming the first tensor that is missing, unknown or misshapen, an
-            output projection that is not the embedding table, and what
-            `LanguageModelConfig` refuses.
+        ValueError: naming the first tensor that is missing, unknown, misshapen or of
+            another dtype, an output projection that is not the embedding table, and
+            what `LanguageModelConfig` refuses.
     """
+    require_mapping(state)
     theirs = {
         name.removeprefix("transformer."): weight
         for name, weight in state.items()
@@ -126,6 +133,7 @@ def from_gpt2(
     for name in ("wte.weight", "wpe.weight", "h.0.mlp.c_fc.weight"):
         if name not in theirs or theirs[name].dim() != 2:
             raise ValueError(f"not the weights of a GPT-2: no matrix {name}")
+    require_one_dtype(theirs)
     table = theirs["wte.weight"]
     if not theirs.pop("lm_head.weight", table).equal(table):
         raise ValueError("a GPT-2 has one table: lm_head.weight is not wte.weight")
@@ -138,7 +146,7 @@ def from_gpt2(
         max_length=len(theirs["wpe.weight"]),
         eos_id=eos_id,
     )
-    ours: dict[str, Tensor] = {"output.weight": table}
+    ours: dict[str, Tensor] = {}
     for name, weight in theirs.items():
         if name.startswith("h."):
             name = f"encoder.layers.{name[2:]}"
@@ -150,6 +158,7 @@ def from_gpt2(
         names = names if packed else [name]
         for one, part in zip(names, weight.chunk(len(names)), strict=True):
             ours[one] = part.detach().clone(memory_format=torch.contiguous_format)
+    ours["output.weight"] = ours["embedding.weight"]
     with shapes_only():
         model = GPT2(config)
     load_strictly(model, ours)

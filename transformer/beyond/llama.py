@@ -17,7 +17,13 @@ from transformer.beyond.modern import (
 )
 from transformer.checks import require_above_zero, require_bool, require_positive
 from transformer.encoder import Residual
-from transformer.named_weights import load_strictly, shapes_only, tie_parameters
+from transformer.named_weights import (
+    load_strictly,
+    require_mapping,
+    require_one_dtype,
+    shapes_only,
+    tie_parameters,
+)
 
 __all__ = [
     "LlamaConfig",
@@ -136,6 +142,7 @@ def from_llama(
         ValueError: naming the first tensor that is missing, unknown, misshapen or of
             another dtype, and what `LlamaConfig` refuses.
     """
+    require_mapping(state)
     layer = "model.layers.0"
     need = (
         "model.embed_tokens.weight",
@@ -154,11 +161,7 @@ def from_llama(
         )
     # Older files keep the rates of the positions, in float32.
     state = {n: x for n, x in state.items() if not n.endswith(".rotary_emb.inv_freq")}
-    for name, weight in state.items():
-        if weight.dtype != table.dtype:
-            raise ValueError(
-                f"{name} is {weight.dtype} beside {table.dtype}, expected one dtype"
-            )
+    require_one_dtype(state)
     require_positive(num_heads=num_heads)
     d_k = table.size(1) // num_heads
     output = state.get("lm_head.weight", table)

@@ -36,8 +36,8 @@ def train_on_text(
     turns ids into logits.
 
     Raises:
-        ValueError: for a number below 1, a `learning_rate` that is not above 0, or a
-            text without room for a window and the token behind it.
+        ValueError: at the first step, for a number below 1, a `learning_rate` that is
+            not above 0, or a text without room for a window and the token behind it.
     """
     require_positive(steps=steps, batch_size=batch_size, window=window)
     if not learning_rate > 0:
