@@ -1,5 +1,7 @@
 """What attention maps and the ablation of heads must and must not change."""
 
+from threading import Event, Thread
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,6 +26,7 @@ from transformer import (
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import PARTS, exchange_parts
 from transformer.decoder import DecoderLayer
+from transformer.decoding.step import evaluating
 from transformer.maps import self_attention_maps
 
 PAD = 0
@@ -121,6 +124,43 @@ def test_maps_leave_the_model_as_it_was(training) -> None:
     assert [module.training for module in model.modules()] == modes
     assert hooks(model) == 0
     assert not any(weights.requires_grad for weights in maps)
+
+
+def beside(model, action) -> Thread:
+    """A thread that acts as soon as a pass has embedded its source."""
+    other = Thread(target=action)
+
+    def start(*_: object) -> None:
+        hook.remove()
+        other.start()
+        other.join(0.2)
+
+    hook = model.source_embedding.register_forward_hook(start)
+    return other
+
+
+def test_passes_of_other_threads_are_not_in_the_maps() -> None:
+    model, source, target = small().eval(), ids(), ids()
+    expected = attention_maps(model, source, target)
+    other = beside(model, lambda: model(ids(3, 4), ids(3, 6)))
+    found = attention_maps(model, source, target)
+    other.join()
+    assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
+
+
+def test_who_evaluates_last_gives_the_modes_back() -> None:
+    model, done = small().train(), Event()
+
+    def evaluate() -> None:
+        with evaluating(model):
+            done.wait(5)
+
+    other = beside(model, evaluate)
+    attention_maps(model, ids(), ids())
+    assert not any(module.training for module in model.modules())
+    done.set()
+    other.join()
+    assert all(module.training for module in model.modules())
 
 
 def test_a_failure_leaves_no_hook_and_keeps_the_mode() -> None:

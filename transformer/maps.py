@@ -6,7 +6,9 @@ Made from book/14-attention-maps.md: edit the chapter, not this file.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from itertools import combinations
+from threading import get_ident
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer.beyond.language_model import LanguageModel
+from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap, unwrap_to
 from transformer.model import Transformer
 
@@ -73,27 +76,25 @@ def _weights(
     return cast("Tensor", attention.weights(query, key, mask))
 
 
-@torch.no_grad()
 def _caught(model: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     """The weights of each kind of layer while the model reads: (batch, layers, …)."""
     kinds = attention_layers(model)
     if any({*one} & {*other} for one, other in combinations(kinds.values(), 2)):
         raise ValueError("one attention layer is in two kinds of place")
     found: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
-    training = {module: module.training for module in model.modules()}
-    with ExitStack() as afterwards, _as_written():
+    thread = get_ident()
+
+    def catch(kind: str, attention: nn.Module, inputs: Any, named: Any) -> None:
+        if get_ident() == thread:  # another's pass has hooks called as well
+            found[kind].append(_weights(attention, *inputs, **named))
+
+    with ExitStack() as afterwards, _as_written(), evaluating(model):
         for kind, layers in kinds.items():
             for attention in dict.fromkeys(layers):  # one layer may stand in two places
                 hook = attention.register_forward_pre_hook(
-                    lambda attention, inputs, named, kind=kind: found[kind].append(
-                        _weights(attention, *inputs, **named)
-                    ),
-                    with_kwargs=True,
+                    partial(catch, kind), with_kwargs=True
                 )
                 afterwards.callback(hook.remove)
-        for module, mode in training.items():
-            afterwards.callback(setattr, module, "training", mode)
-        model.eval()
         model(*inputs)
     return {kind: torch.stack(weights, 1) for kind, weights in found.items()}
 
@@ -105,7 +106,8 @@ def attention_maps(
 ) -> AttentionMaps:
     """Attention weights of every head, for these sources and decoder inputs.
 
-    In evaluation mode, without dropout. The model is left in the mode it was in.
+    In evaluation mode, without dropout. The model is left in the mode it was in. Its
+    passes in other threads go on meanwhile, but searches there are refused.
 
     Raises:
         ValueError: for ids that the model refuses, not one target for each source, or a
@@ -164,6 +166,8 @@ def all_heads(model: nn.Module) -> list[Head]:
 @contextmanager
 def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
     """Ablate heads inside a `with`: their outputs are zero before W^O.
+
+    So they are for all that use the model meanwhile, in other threads as well.
 
     Raises:
         ValueError: naming the kind, layer or number of a head that does not exist.
