@@ -52,7 +52,8 @@ def scaled_dot_product_attention(
     """Scaled dot-product attention: softmax(q kᵀ / √d_k) v, equation 1.
 
     A weighted mean of the values for each query. For finite numbers equal to
-    `torch.nn.functional.scaled_dot_product_attention`, spelled out.
+    `torch.nn.functional.scaled_dot_product_attention`, spelled out; but scores of
+    float16 numbers may overflow here where PyTorch's kernel stays finite.
 
     Raises:
         ValueError: when query and key differ in d_k, the numbers of keys and values
