@@ -19,6 +19,10 @@ __all__ = [
 class DecoderLayer(nn.Module):
     """Decoder layer: masked self-attention, cross-attention, feed-forward (3.1).
 
+    Masks are True where a query may attend. `source_mask` is the `padding_mask` of the
+    sources, (batch, 1, 1, source); `target_mask` is that of the targets & the
+    `causal_mask`, (batch, 1, target, target).
+
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse.
     """
@@ -57,6 +61,9 @@ class Decoder(nn.Module):
     """Decoder: a stack of layers over one memory, each with its own parameters (3.1).
 
     Pre-norm leaves the last sum unnormalised, so such a stack ends with one more norm.
+    Masks are True where a query may attend. `source_mask` is the `padding_mask` of the
+    sources, (batch, 1, 1, source); `target_mask` is that of the targets & the
+    `causal_mask`, (batch, 1, target, target).
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse.

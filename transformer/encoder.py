@@ -75,6 +75,8 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Encoder layer: self-attention, then feed-forward, each in a residual (3.1).
 
+    `mask` is True where a query may attend: `padding_mask` makes (batch, 1, 1, length).
+
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse.
     """
@@ -107,6 +109,7 @@ class Encoder(nn.Module):
     """Encoder: a stack of layers, each with parameters of its own (section 3.1).
 
     Pre-norm leaves the last sum unnormalised, so such a stack ends with one more norm.
+    `mask` is True where a query may attend: `padding_mask` makes (batch, 1, 1, length).
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse.
