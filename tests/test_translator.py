@@ -236,6 +236,29 @@ def test_any_tokenizer_serves_if_its_special_ids_are_the_models(tmp_path):
         Translator.load(tmp_path / "mine")
 
 
+@pytest.mark.plain
+def test_a_tokenizer_without_a_description_translates_but_cannot_be_saved(tmp_path):
+    class Mute:
+        vocab_size, pad_id, bos_id, eos_id = 29, 26, 27, 28
+        encode, decode = Letters().encode, Letters().decode
+
+    model = random_model(29, pad_id=26, bos_id=27, eos_id=28)
+    for pair in ((Mute(), Letters()), (Letters(), Mute())):
+        translator = Translator(model, *pair)
+        assert translator.translate("abc").isalpha()
+        with pytest.raises(ValueError, match=r"needs `to_json`, Mute lacks `to_json`"):
+            translator.save(tmp_path / "mine")
+    assert not list(tmp_path.iterdir())
+
+
+def test_languages_that_are_not_named_are_a_source_and_a_target(tmp_path):
+    words = WordTokenizer(Vocabulary(WORDS))
+    translator = Translator(random_model(words.vocab_size), words, words)
+    assert repr(translator).startswith("Translator('source' to 'target', ")
+    translator.save(tmp_path / "m")
+    assert Translator.load(tmp_path / "m").languages == ("source", "target")
+
+
 # What is refused
 
 
@@ -247,6 +270,21 @@ def test_an_unknown_word_is_named_with_its_sentence(phrasebook):
     ) as no:
         phrasebook.translate(["Jane visite Londres", "xyz"])
     assert no.value.word == "xyz"
+
+
+def test_an_error_with_its_own_words_is_named_with_its_sentence_too():
+    class Ascii(Letters):
+        def encode(self, sentence):
+            return super().encode(sentence.encode("ascii").decode())
+
+    model = random_model(29, pad_id=26, bos_id=27, eos_id=28)
+    translator = Translator(model, Ascii(), Ascii())
+    with pytest.raises(
+        ValueError, match=r"^sentence 2: 'ascii' codec can't .* '\\xe9'"
+    ):
+        translator.translate(["abc", "né"])
+    with pytest.raises(UnicodeEncodeError, match=r"^'ascii' codec can't"):
+        translator.translate("né")
 
 
 def test_a_sentence_longer_than_the_models_positions_is_refused(phrasebook, joint):
@@ -271,6 +309,12 @@ def test_the_others_are_translated_where_errors_are_handed_on(phrasebook):
     errors.clear()
     one = phrasebook.translate("xyz", on_error=lambda *found: errors.append(found))
     assert (one, [index for index, _ in errors]) == ("", [0])
+    errors.clear()
+    sentences = ["xyz", "Je suis malade"]
+    lists = phrasebook.n_best(sentences, 2, on_error=lambda *it: errors.append(it))
+    assert lists == [[], *phrasebook.n_best(sentences[1:], 2)]
+    assert lists[1][0].text == "I am ill"
+    assert [index for index, _ in errors] == [0]
 
 
 @pytest.mark.plain

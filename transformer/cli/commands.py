@@ -360,7 +360,7 @@ def train_phrasebook(
     progress.close()
     held_out = phrasebook_examples(sample_pairs(1000, seed + 1, held_out=True))
     share = exact_match(model, held_out)
-    Translator(model, *phrasebook_tokenizers()).save(path)
+    Translator(model, *phrasebook_tokenizers(), ("fr", "en")).save(path)
     print(
         f"{share:.1%} of {len(held_out):,} held-out sentences translated exactly; "
         f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)"

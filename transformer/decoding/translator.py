@@ -33,7 +33,10 @@ _OnError = Callable[[int, ValueError], None] | None
 
 
 class Translation(NamedTuple):
-    """A sentence of an n-best list, with its log-probability and its score."""
+    """A sentence of an n-best list, with its log-probability and its score.
+
+    One that was cut is alone in its list, and its log-probability is without eos.
+    """
 
     text: str
     log_probability: float
@@ -44,8 +47,9 @@ class Translator:
     """A model with the tokenizers of both its languages: sentences in, sentences out.
 
     The tokenizers may be one and the same. `languages` are the codes of source and
-    target. The model stays in the mode it is in; its weights may change between calls,
-    but through `.data` only as far as `FastDecoder` notices.
+    target, such as fr and en: names, which change no translation. The model stays in
+    the mode it is in; its weights may change between calls, but through `.data` only as
+    far as `FastDecoder` notices.
 
     Raises:
         ValueError: when a tokenizer has another size than the model's table or other
@@ -57,7 +61,7 @@ class Translator:
         model: nn.Module,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
-        languages: tuple[str, str] = ("fr", "en"),
+        languages: tuple[str, str] = ("source", "target"),
     ) -> None:
         self.decoder = FastDecoder(unwrap(model, "a Translator"))
         _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
@@ -109,7 +113,16 @@ class Translator:
             raise ValueError(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write model, tokenizers and languages to one file, whole or not at all."""
+        """Write model, tokenizers and languages to one file, whole or not at all.
+
+        `load` cannot read a tokenizer of one's own, whose code no file holds.
+
+        Raises:
+            ValueError: for a tokenizer without `to_json`, and what `SavedModel.save`
+                refuses.
+        """
+        for tokenizer in (self.source_tokenizer, self.target_tokenizer):
+            require_parts(tokenizer, "to_json")
         metadata = {"languages": " ".join(self.languages)}
         if self.source_tokenizer is self.target_tokenizer:
             metadata["tokenizer"] = self.source_tokenizer.to_json()
@@ -202,12 +215,13 @@ class Translator:
         beam_size: int = 4,
         length_penalty: float = 0.6,
         batch_size: int = 64,
+        on_error: _OnError = None,
         max_length: int | None = None,
     ) -> list[list[Translation]]:
         """N-best lists: what a beam search finishes for each sentence, best first.
 
-        At most `beam_size` translations of each, and none of a blank one; for the rest
-        as `translate`.
+        At most `beam_size` translations of each, and none of what stays blank in
+        `translate`; for the rest as that. A list may hold the empty translation.
 
         Raises:
             ValueError: for a sentence that is not in a list, and for what `translate`
@@ -216,7 +230,7 @@ class Translator:
         self._require_options(beam_size, length_penalty, batch_size, max_length)
         if isinstance(sentences, str):
             raise ValueError(f"a list of sentences is expected, got {sentences!r:.60}")
-        sources = self._encode_all(sentences)
+        sources = self._encode_all(sentences, on_error)
         lists: list[list[Translation]] = [[] for _ in sources]
         for indices, batch, room in self._batches(sources, batch_size, max_length):
             found = n_best(self.decoder, batch, room, beam_size, length_penalty)
@@ -254,15 +268,19 @@ class Translator:
                 sources.append(self.encode(sentence))
             except ValueError as error:
                 if on_error is None:
-                    if not alone:
-                        error.args = (f"sentence {index + 1}: {error}",)
+                    if alone:
+                        raise
+                    named = f"sentence {index + 1}: {error}"
+                    error.args = (named,)
+                    if str(error) != named:  # a class that prints something else
+                        raise ValueError(named) from error
                     raise
                 on_error(index, error)
                 sources.append([])
         return sources
 
-    def _room(self, source: Sequence[int]) -> int:
-        """How long a translation may become: about twice its source.
+    def room(self, source: Sequence[int]) -> int:
+        """How many tokens a translation may have: about twice those of its source.
 
         In steps, so that sources of similar length can share a batch; and from nothing
         but the source, so that no other sentence changes a translation.
@@ -274,7 +292,7 @@ class Translator:
         self, sources: Sequence[list[int]], batch_size: int, max_length: int | None
     ) -> Iterator[tuple[list[int], list[list[int]], int]]:
         """Batches of similar length: which sentences, their ids, and their room."""
-        rooms = [max_length or self._room(source) for source in sources]
+        rooms = [max_length or self.room(source) for source in sources]
         order = [index for index, source in enumerate(sources) if source]
         order.sort(key=lambda index: len(sources[index]))
         for room, group in groupby(order, lambda index: rooms[index]):
