@@ -168,13 +168,15 @@ def heatmap(
                 continue
             strength = min(abs(value) / largest, 1.0)
             colour = COLOURS[4] if weights else COLOURS[0] if value >= 0 else COLOURS[1]
-            shade = 0.08 + 0.62 * strength
-            ax.add_patch(
-                Rectangle((j, i), 0.96, 0.96, facecolor=colour, alpha=shade, gid="heat")
-            )
+            # A number stays legible on its square; without one the scale is full.
+            shade = 0.08 + (0.62 if numbers else 0.9) * strength
+            square = Rectangle((j, i), 0.96, 0.96, facecolor=colour, alpha=shade)
+            square.set_gid("heat" if numbers else None)
+            ax.add_patch(square)
             if numbers:
                 text = f"{value:.{digits}f}"
                 text = text.removeprefix("-") if float(text) == 0 else text
+                text = text.replace("-", "−")
                 ax.text(j + 0.48, i + 0.48, text, ha="center", va="center")
     ax.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
     ax.set_xticks(
