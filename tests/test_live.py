@@ -997,6 +997,34 @@ def test_what_has_no_page_is_refused_in_one_line(tmp_path: Path, capsys) -> None
     assert not (tmp_path / "x.html").exists()
 
 
+def test_a_file_is_read_once_for_its_page(tmp_path: Path, monkeypatch) -> None:
+    Translator.phrasebook().save(tmp_path / "model.safetensors")
+    read, load = [], Translator.load
+    monkeypatch.setattr(
+        Translator, "load", lambda path: read.append(path) or load(path)
+    )
+    text = page(tmp_path, ["Jane vend sa voiture"])
+    assert read == [tmp_path]
+    assert "Jane vend sa voiture" in text
+
+
+def test_a_tokenizer_that_is_not_the_books_is_refused() -> None:
+    class Digits:
+        vocab_size, pad_id, bos_id, eos_id = 13, 0, 1, 2
+
+        def encode(self, sentence: str) -> list[int]:
+            return [int(digit) + 3 for digit in sentence]
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(str(index - 3) for index in ids)
+
+    model = Transformer(TransformerConfig(13, 13, 8, 2, 1, 1, 8)).eval()
+    translator = Translator(model, Digits(), Digits())
+    for picture in (page, lambda model, _: still(model, "7", "key")):
+        with pytest.raises(ValueError, match="words or subwords, got a Digits"):
+            picture(translator, ["7"])
+
+
 def test_half_precision_is_used_where_it_changes_no_word() -> None:
     translator = Translator.phrasebook()
     assert describe(translator)["dtype"] == "float16"

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page
 
 from bookkit import broken
 from bookkit.live import describe_model, engine
-from bookkit.live.model import _tokenizer
+from bookkit.live.model import describe_tokenizer
 from transformer.attention import attention_weights
 from transformer.decoding.beam import n_best
 from transformer.decoding.search import greedy_search
@@ -372,7 +372,7 @@ def test_subwords_are_the_tokenizers(window: Page, text: str) -> None:
             return [ids, tokenizer.decode(ids)];
           });
         }""",
-        [_tokenizer(tokenizer), lines],
+        [describe_tokenizer(tokenizer), lines],
     )
     for line, (ids, text) in zip(lines, found, strict=True):
         assert ids == tokenizer.encode(line), line
@@ -423,7 +423,7 @@ def test_known_words_and_suggestions_are_the_vocabularys(window: Page) -> None:
           const tokenizer = engine.makeTokenizer(described);
           return typos.map(word => tokenizer.tokens("x " + word)[1].suggestions);
         }""",
-        [_tokenizer(tokenizer), typos],
+        [describe_tokenizer(tokenizer), typos],
     )
     for word, suggestions in zip(typos, found, strict=True):
         if word in words:
@@ -433,12 +433,12 @@ def test_known_words_and_suggestions_are_the_vocabularys(window: Page) -> None:
     ids = ask(
         window,
         "([d, line]) => engine.makeTokenizer(d).tokens(line).map(t => t.id)",
-        [_tokenizer(tokenizer), line],
+        [describe_tokenizer(tokenizer), line],
     )
     assert ids == tokenizer.encode(line)
     decoded = ask(
         window,
         "([d, ids]) => engine.makeTokenizer(d).decode(ids)",
-        [_tokenizer(tokenizer), ids],
+        [describe_tokenizer(tokenizer), ids],
     )
     assert decoded == tokenizer.decode(ids)

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bookkit.live.model import LIMIT, Explorable, describe, describe_model
+from bookkit.live.model import (
+    LIMIT,
+    Explorable,
+    as_translator,
+    describe,
+    describe_model,
+    known_sentences,
+)
 from bookkit.live.still import Still, still
 from transformer.checkpoint import write_atomically
 
@@ -88,8 +95,11 @@ def page(
         ValueError: for a model that is too large or not the book's, a tokenizer that is
             not the book's, or a file that `Translator.load` refuses.
     """
-    data = describe(model, sentences, title)
-    picture = still(model, data["examples"][0], "still")
+    translator = as_translator(model)
+    if sentences is None:
+        sentences = known_sentences(translator, model)
+    data = describe(translator, sentences, title)
+    picture = still(translator, data["examples"][0], "still")
     style = _read("standalone.css") + _read("still.css")
     name = html.escape(data["title"])
     return (

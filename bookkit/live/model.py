@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer.checks import with_article
 from transformer.decoding.beam import beam_search
 from transformer.decoding.search import greedy_search
 from transformer.decoding.support import unwrap
@@ -32,7 +33,15 @@ from transformer.text.words import (
 )
 from transformer.training.run_folder import read_run
 
-__all__ = ["LIMIT", "Explorable", "as_translator", "describe", "describe_model"]
+__all__ = [
+    "LIMIT",
+    "Explorable",
+    "as_translator",
+    "describe",
+    "describe_model",
+    "describe_tokenizer",
+    "known_sentences",
+]
 
 LIMIT = 20_000_000  # parameters: 53 MB of text in half precision
 
@@ -69,17 +78,24 @@ def as_translator(model: Explorable) -> Translator:
     return Translator(model, first, second, ("ids", "ids"))
 
 
-def known_sentences(translator: Translator, path: Path | None) -> list[str]:
-    """Sentences to try: of the phrasebook's grammar, or what a run was validated on."""
+def known_sentences(translator: Translator, model: Explorable) -> list[str]:
+    """Sentences to try: of the phrasebook's grammar, or what a run was validated on.
+
+    `model` is what the translator was made of: the file or folder of a run, perhaps.
+    """
     words = [tokenizer.to_json() for tokenizer in phrasebook_tokenizers()]
     source, target = translator.source_tokenizer, translator.target_tokenizer
     if [type(source), type(target)] == [WordTokenizer] * 2:
         if [source.to_json(), target.to_json()] == words:
             return [detokenize(french) for french, _ in sample_pairs(200, 0)]
         return []
-    if path is None or not (path / "run.json").is_file():
+    if isinstance(model, Translator | nn.Module):
         return []
-    run = read_run(path)
+    path = Path(model)
+    folder = path.parent if path.is_file() else path
+    if not (folder / "run.json").is_file():
+        return []
+    run = read_run(folder)
     try:
         pairs = read_pairs(run.data or "", run.text, "val", *run.languages)
     except (ValueError, OSError):  # they were moved, or are not on this machine
@@ -93,19 +109,18 @@ def describe(
     """All that a page needs to run a translator: model, tokenizers, sentences to try.
 
     Weights are in half precision if that changes the greedy and the beam translation of
-    none of the sentences (of random ids where there are none), else in float32.
+    none of the sentences, of each the first 34 tokens (random ids where there are no
+    sentences), else in float32.
 
     Raises:
         ValueError: for a model that is too large or computes something else than the
             book's, or a tokenizer that is not the book's.
     """
-    path = None if isinstance(model, Translator | nn.Module) else Path(model)
     translator = as_translator(model)
     if sentences is None:
-        folder = path.parent if path is not None and path.is_file() else path
-        sentences = known_sentences(translator, folder)
-    source = _tokenizer(translator.source_tokenizer)
-    target = _tokenizer(translator.target_tokenizer)
+        sentences = known_sentences(translator, model)
+    source = describe_tokenizer(translator.source_tokenizer)
+    target = describe_tokenizer(translator.target_tokenizer)
     encoded = []
     for sentence in sentences:
         ids = translator.encode(sentence)
@@ -147,7 +162,7 @@ def _any_sentence(translator: Translator) -> str:
 def describe_model(
     model: nn.Module, sources: Sequence[Sequence[int]] = ()
 ) -> dict[str, Any]:
-    """A model's config and weights; half precision if it changes no word of `sources`.
+    """A model's config and weights; in half precision if `describe` would choose it.
 
     Raises:
         ValueError: for a model that is too large or computes something else than the
@@ -233,7 +248,7 @@ def _random(model: Transformer, count: int = 100, longest: int = 12) -> list[lis
 
 
 def _same_words(model: Transformer, sources: Sequence[Sequence[int]]) -> bool:
-    """Whether half precision leaves every translation as it was."""
+    """Whether half precision leaves every translation as it was, for 34 tokens."""
     rounded = copy.deepcopy(model)
     for weight in rounded.parameters():
         weight.data = weight.data.half().float()
@@ -246,18 +261,18 @@ def _same_words(model: Transformer, sources: Sequence[Sequence[int]]) -> bool:
     )
 
 
-def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """What the page needs of a tokenizer.
 
     Raises:
         ValueError: for one that is not the book's.
     """
+    if not isinstance(tokenizer, WordTokenizer | SubwordTokenizer):
+        kind = type(tokenizer).__name__
+        raise ValueError(f"the page reads words or subwords, got {with_article(kind)}")
     found = json.loads(tokenizer.to_json())
     if isinstance(tokenizer, WordTokenizer):
         return {"kind": "words", "words": found["words"]}
-    if not isinstance(tokenizer, SubwordTokenizer):
-        kind = type(tokenizer).__name__
-        raise ValueError(f"the page reads words or subwords, got a {kind}")
     inner = found["tokenizer"]
     model, before = inner["model"], inner["pre_tokenizer"]
     steps = [each["type"] for each in before.get("pretokenizers", [before])]

@@ -6,10 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bookkit.live.model import Explorable, as_translator
+from bookkit.live.model import Explorable, as_translator, describe_tokenizer
 from transformer.decoding.search import greedy_search
 from transformer.maps import Head, all_heads, attention_maps
-from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer
 
 __all__ = ["ABOUT", "Still", "still"]
@@ -47,11 +46,11 @@ class Still(NamedTuple):
 
 
 def _pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """The text of each id."""
-    if isinstance(tokenizer, SubwordTokenizer):
-        return [tokenizer._tokenizer.id_to_token(index) for index in ids]
-    assert isinstance(tokenizer, WordTokenizer)
-    return tokenizer.vocabulary.decode(ids)
+    """The text of each id; a ValueError for a tokenizer that is not the book's."""
+    if isinstance(tokenizer, WordTokenizer):
+        return tokenizer.vocabulary.decode(ids)
+    pieces = describe_tokenizer(tokenizer)["pieces"]
+    return [pieces[index] for index in ids]
 
 
 def still(
@@ -68,7 +67,8 @@ def still(
     radio buttons; `key` tells two pictures on a page apart.
 
     Raises:
-        ValueError: for a head that the model has not.
+        ValueError: for a head that the model has not, or a tokenizer that is not the
+            book's.
     """
     translator = as_translator(model)
     source_ids = translator.encode(sentence)
