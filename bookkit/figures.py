@@ -177,7 +177,9 @@ def heatmap(
                 text = f"{value:.{digits}f}"
                 text = text.removeprefix("-") if float(text) == 0 else text
                 text = text.replace("-", "−")
-                ax.text(j + 0.48, i + 0.48, text, ha="center", va="center")
+                drawn = ax.text(j + 0.48, i + 0.48, text, ha="center", va="center")
+                if len(text) > 4:
+                    drawn.set_fontsize(10)
     ax.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
     ax.set_xticks(
         [j + 0.48 for j in range(width)], cols or [str(j) for j in range(width)]
