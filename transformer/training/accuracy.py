@@ -3,7 +3,6 @@
 Made from book/12-training.md: edit the chapter, not this file.
 """
 
-import random
 from collections.abc import Sequence
 
 from torch import nn
@@ -14,9 +13,9 @@ from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap
 from transformer.text.batches import (
     Example,
-    batches_by_tokens,
     example_length,
     make_batch,
+    split_by_tokens,
 )
 
 __all__ = [
@@ -42,7 +41,7 @@ def exact_matches(
     lengths = [example_length(example) for example in examples]
     exact = [False] * len(examples)
     with evaluating(model):
-        for indices in batches_by_tokens(lengths, batch_tokens, random.Random(0)):
+        for indices in split_by_tokens(lengths, batch_tokens):
             batch = make_batch(
                 [examples[index] for index in indices],
                 config.pad_id,

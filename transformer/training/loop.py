@@ -71,7 +71,8 @@ def train_step(
 ) -> tuple[float, float]:
     """One training step: loss, gradient, clipping, update.
 
-    Returns the loss, and the norm of the gradient before it was clipped.
+    Returns the loss, and the norm of the gradient before it was clipped. The batch is
+    to be padded with the `pad_id` of the model's config.
     """
     source, decoder_input, labels = batch.to(next(model.parameters()).device)
     for group in optimizer.param_groups:
