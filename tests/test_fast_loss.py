@@ -249,6 +249,15 @@ def test_attention_in_bf16_runs_where_sequences_are_short():
     assert made_for_bf16("cpu") in (True, False)
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
+def test_a_gpu_answers_for_itself(device, monkeypatch):
+    for answer in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda answer=answer, **_: answer
+        )
+        assert made_for_bf16(device) is answer
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
 def test_fast_dropout_drops_its_share_and_keeps_the_mean(p, dtype):
@@ -314,6 +323,14 @@ def test_a_dropout_in_two_places_is_replaced_in_both():
     model = nn.Sequential(shared, nn.Identity(), shared)
     use_fast_dropout(model)
     assert [type(model[i]) for i in (0, 2)] == [FastDropout] * 2
+
+
+def test_a_dropout_in_place_stays_so_and_a_model_may_be_one():
+    model, x = nn.Dropout(0.5, inplace=True), torch.ones(100)
+    use_fast_dropout(model)
+    assert type(model) is FastDropout
+    assert model(x) is x
+    assert 0 < (x == 0).sum() < 100
 
 
 def test_elsewhere_fast_dropout_is_torchs_own():

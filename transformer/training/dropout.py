@@ -30,12 +30,12 @@ class FastDropout(nn.Dropout):
         draws.random_(-(2**63), None)
         bits = draws.view(torch.int16)  # uniform in -32768..32767
         kept = bits[: x.numel()].view(x.shape) >= dropped - 2**15
-        return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+        scale = kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+        return x.mul_(scale) if self.inplace else x * scale
 
 
 def use_fast_dropout(model: nn.Module) -> None:
-    """Replace every plain dropout inside a model by the faster one."""
-    for module in list(model.modules()):
-        for name, child in module._modules.items():  # one may stand in two places
-            if type(child) is nn.Dropout:
-                setattr(module, name, FastDropout(child.p).train(child.training))
+    """Make every plain dropout of a model the faster one."""
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = FastDropout  # with its probability, mode and hooks

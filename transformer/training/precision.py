@@ -27,9 +27,9 @@ def bf16_autocast(device: str | torch.device) -> Iterator[None]:
         yield
 
 
-def made_for_bf16(device: str) -> bool:
+def made_for_bf16(device: str | torch.device) -> bool:
     """Whether a device has instructions for products of bfloat16 matrices."""
-    if device == "cuda":
+    if torch.device(device).type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     names = "_is_amx_tile_supported", "_is_avx512_bf16_supported"
     return any(getattr(torch.cpu, name, lambda: False)() for name in names)
