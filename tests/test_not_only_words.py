@@ -237,3 +237,14 @@ def test_both_learn():
 def test_bad_input_is_named(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize("log_std", [-110.0, 110.0])
+def test_a_forecast_surer_than_a_number_can_say_has_a_loss(log_std) -> None:
+    model = forecaster()
+    with torch.no_grad():
+        model.output.bias[3:] = log_std
+    loss = forecast_loss(model(torch.zeros(2, 8)), torch.ones(2, 3))
+    loss.backward()
+    assert loss.isfinite()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())

@@ -94,4 +94,4 @@ class Forecaster(nn.Module):
         x = self.position(self.embedding(patches))  # (batch, patches, d_model)
         last = self.encoder(x)[:, -1]  # has attended to every other
         mean, log_std = self.output(last).chunk(2, dim=-1)
-        return Forecast(mean, log_std.exp())
+        return Forecast(mean, log_std.clamp(-15, 15).exp())  # neither 0 nor infinite
