@@ -95,6 +95,16 @@ def test_a_text_of_one_line_is_divided_too(tmp_path):
     assert 0.08 < len(found.validation) / len(found.train) < 0.14
 
 
+@pytest.mark.parametrize("lines", [[1200], [600, 600], [590, 590, 20], [60] * 20])
+def test_a_tenth_is_held_out_however_long_lines_are(tmp_path, lines):
+    text = "\n".join(("la " * count).strip() for count in lines)
+    (tmp_path / "text").write_text(text + "\n" * 9)
+    found = TextDataset.load([tmp_path / "text"], vocab_size=10)
+    words = [decode_text(found.tokenizer, ids.tolist()).split() for ids in found[:2]]
+    assert sum(map(len, words)) in (1200, 1201)  # a word may be cut
+    assert 0.05 <= len(words[1]) / 1200 <= 0.11
+
+
 def test_lines_come_back_and_spaces_are_joined():
     tokenizer = SubwordTokenizer.train(["so it was", "it is"], 40, "raw")
     text = "so it\n\n was  it\n"

@@ -38,6 +38,7 @@ class Run(abc.ABC):
     run: RunFolder | None
     checkpoint_every: int
     report: Callable[[str], None]
+    fingerprint: str = dataclasses.field(default="", init=False)
 
     @abc.abstractmethod
     def batches(self, epoch: int) -> list[list[int]]:
@@ -71,7 +72,6 @@ class Run(abc.ABC):
     def _begin(self, stack: contextlib.ExitStack) -> tuple[int, float]:
         """Open the folder, load the newest checkpoint; its step and seconds."""
         run, group = self.run, self.state.process_group
-        self.fingerprint = ""
         if run is None:
             return 0, 0.0
         dataset, model = self.dataset, self.state.model

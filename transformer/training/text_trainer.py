@@ -91,13 +91,13 @@ def _read(path: Path) -> str:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
     if not text.strip():
         raise ValueError(f"{path} has no text in it")
-    return text.removesuffix("\n")
+    return text.rstrip("\n")
 
 
 def _hold_out(text: str) -> tuple[str, str]:
-    """The text, and its last tenth, which begins with a line where there is one."""
+    """The text, and its last tenth, which begins with a line if one is near."""
     cut = len(text) * 9 // 10
-    line = text.find("\n", cut)
+    line = text.find("\n", cut, len(text) * 19 // 20)
     return (text[:cut], text[cut:]) if line < 0 else (text[:line], text[line + 1 :])
 
 

@@ -201,7 +201,10 @@ class TrainState:
         device = self.process_group.device
         devices = [device] if device.type == "cuda" else []
         with training_mode(self._loss), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(random.Random(seed).getrandbits(60))
+            # On a CPU not torch.manual_seed, which would seed the caller's GPUs too.
+            cpu = torch.default_generator.manual_seed
+            seed_all = cpu if device.type == "cpu" else torch.manual_seed
+            seed_all(random.Random(seed).getrandbits(60))
             yield
 
     def update(self) -> float:
