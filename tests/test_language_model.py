@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from bookkit.texts import alice
-from transformer import LlamaConfig, Transformer, TransformerConfig
+from transformer import LlamaConfig, Transformer, TransformerConfig, checkpoint
 from transformer.beyond.gpt2 import GPT2, LearnedPositions, from_gpt2, to_gpt2
 from transformer.beyond.language_model import (
     LanguageModel,
@@ -21,11 +21,13 @@ from transformer.beyond.language_model import (
 from transformer.beyond.modern import PARTS, GroupedQueryAttention, exchange_parts
 from transformer.beyond.ngrams import NGramModel
 from transformer.beyond.plain_text import context_losses, train_on_text
+from transformer.beyond.text_generator import TextGenerator
 from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.decoding.beam import beam_search
 from transformer.decoding.search import greedy_search, sample
 from transformer.multi_head import MultiHeadAttention
 from transformer.positional import PositionalEncoding
+from transformer.text.subwords import SubwordTokenizer
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import language_model as benchmark
@@ -345,6 +347,20 @@ def test_metadata_comes_back_beside_the_model(kind, tmp_path) -> None:
     again, found = kind.load_with_metadata(path)
     assert found == metadata
     assert again.config == model.config
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("kind", [LanguageModel, GPT2])
+def test_a_text_generators_file_is_read_once(kind, tmp_path, monkeypatch) -> None:
+    tokenizer = SubwordTokenizer.train(["ab ba"], 8, "tok")
+    model, path = small(kind=kind, vocab_size=tokenizer.vocab_size), tmp_path / "text"
+    TextGenerator(model, tokenizer).save(path)
+    reads, read = [], checkpoint._read
+    monkeypatch.setattr(checkpoint, "_read", lambda *of: reads.append(of) or read(*of))
+    text = TextGenerator.load(path)
+    assert len(reads) == 1
+    assert type(text.model) is kind
+    assert text.model.config == model.config
 
 
 def test_hooks_on_all_modules_are_refused() -> None:

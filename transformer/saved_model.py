@@ -89,19 +89,25 @@ class SavedModel(nn.Module):
 
     @classmethod
     def load_with_metadata(
-        cls: type[_Model], path: str | os.PathLike[str]
+        cls: type[_Model], path: str | os.PathLike[str], *others: type[_Model]
     ) -> tuple[_Model, dict[str, str]]:
         """As `load`, with the metadata that `save` was given; the file is read once.
 
-        Everything about the file is checked before a model is handed out. It has the
-        dtypes of the file.
+        It may hold a model of one of the `others`, too. Everything about the file is
+        checked before a model is handed out. It has the dtypes of the file.
         """
         path = model_file(path)
         tensors, metadata = read_checkpoint(path)
         kind = metadata.pop("kind", _UNNAMED)
-        if kind not in (cls.__name__, cls._as_saved().__name__):
+        named = [
+            one
+            for one in (cls, *others)
+            if kind in (one.__name__, one._as_saved().__name__)
+        ]
+        if not named:
             other = kind.encode("unicode_escape").decode()[:80]
             raise ValueError(f"{path} holds the model {other}, no {cls.__name__}")
+        cls = named[0]
         what = ""
         try:
             require_floats(tensors)

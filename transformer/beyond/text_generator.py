@@ -12,7 +12,7 @@ from torch import nn
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, PromptDecoder
 from transformer.beyond.llama import Llama
-from transformer.checkpoint import model_file, read_checkpoint
+from transformer.checkpoint import model_file
 from transformer.checks import require_positive
 from transformer.decoding.search import sample
 from transformer.text.subwords import SubwordTokenizer
@@ -77,9 +77,7 @@ class TextGenerator:
                 tokenizer of ours.
         """
         path = model_file(path)
-        metadata = read_checkpoint(path)[1]
-        kinds: dict[str, type[LanguageModel]] = {"Llama": Llama, "GPT2": GPT2}
-        model = kinds.get(metadata.get("kind", ""), LanguageModel).load(path)
+        model, metadata = LanguageModel.load_with_metadata(path, GPT2, Llama)
         tokenizer = metadata.get("tokenizer")
         try:
             if tokenizer is None:
