@@ -125,6 +125,7 @@ function mount(root, data) {
   const heads = parts.filter((part) => part.kind === "attention").length * config.num_heads;
   const d_k = config.d_model / config.num_heads;
   const language = (code) => {
+    if (["source", "target"].includes(code)) return `the ${code} language`;
     try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code) ?? code; } catch { return code; }
   };
   // In a chapter: one view of the model, without its own address.
