@@ -1,6 +1,6 @@
 """The Tested Transformer: the package that the book builds, chapter by chapter.
 
-Each module is made from one chapter and explained there. What most programs need can
+Each module is made from one page and explained there. What most programs need can
 be imported from here: `from transformer import Transformer, TransformerConfig`.
 """
 

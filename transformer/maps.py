@@ -167,7 +167,7 @@ def all_heads(model: nn.Module) -> list[Head]:
 def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
     """Ablate heads inside a `with`: their outputs are zero before W^O.
 
-    So they are for all that use the model meanwhile, in other threads as well.
+    This holds for all who use the model meanwhile, in other threads as well.
 
     Raises:
         ValueError: naming the kind, layer or number of a head that does not exist.

@@ -66,7 +66,8 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Give a module, which may be on the meta device, exactly these tensors.
 
     Raises:
-        ValueError: naming the first tensor that is missing, unknown or misshapen.
+        ValueError: naming the first tensor that is missing, unknown or misshapen, or a
+            wrapped layer.
     """
     try:
         module.load_state_dict(state, strict=True, assign=True)
@@ -173,7 +174,8 @@ def require_state(
     weight that has several names is expected under the first.
 
     Raises:
-        ValueError: naming the first tensor that is missing, unknown or misshapen.
+        ValueError: naming the first tensor that is missing, unknown or misshapen, or a
+            wrapped layer.
     """
     unknown, tied = dict.fromkeys(state), tied_names(one_layer)
     for found, one in one_layer.state_dict().items():

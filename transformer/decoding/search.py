@@ -117,7 +117,7 @@ def mask_special(
 def next_logits(
     state: DecoderState, tokens: Tensor, config: SearchConfig
 ) -> Float[Tensor, "rows vocabulary"]:
-    """The next logits. Where nobody keeps them, the step after can use their memory.
+    """The next logits, without padding and bos; the step after may reuse their memory.
 
     Raises:
         ValueError: for anything but a row of logits for each token.

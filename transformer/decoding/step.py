@@ -75,7 +75,7 @@ class SearchConfig(Protocol):
 class SearchModel(Protocol):
     """What a search reads of a model: its config, its device and its mode.
 
-    Without parameters, as of n-grams, it takes sources where they are.
+    One without parameters, such as n-gram counts, takes sources on their own device.
     """
 
     @property

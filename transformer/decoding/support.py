@@ -49,7 +49,7 @@ def unwrap_to(
     taker: str = "this",
     other: str = "",
 ) -> _Model:
-    """The model of a kind, or of several, in a compiled, distributed or averaged one.
+    """The model of one of these kinds in a compiled, distributed or averaged one.
 
     An error says that `taker` needs one, or what `other` says could be given, too.
 

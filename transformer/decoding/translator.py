@@ -220,8 +220,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """N-best lists: what a beam search finishes for each sentence, best first.
 
-        At most `beam_size` translations of each, and none of what stays blank in
-        `translate`; for the rest as that. A list may hold the empty translation.
+        At most `beam_size` of each, none of a sentence that `translate` leaves blank;
+        the options are `translate`'s. A list may hold the empty translation.
 
         Raises:
             ValueError: for a sentence that is not in a list, and for what `translate`

@@ -95,7 +95,7 @@ def _read(path: Path) -> str:
 
 
 def _hold_out(text: str) -> tuple[str, str]:
-    """The text, and its last tenth, which begins with a line if one is near."""
+    """The text's beginning and about its last tenth, cut at a line if one ends near."""
     cut = len(text) * 9 // 10
     line = text.find("\n", cut, len(text) * 19 // 20)
     return (text[:cut], text[cut:]) if line < 0 else (text[:line], text[line + 1 :])

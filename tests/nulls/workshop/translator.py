@@ -34,3 +34,7 @@ places = {}
 lists = {
     size: translator.n_best([sentence], size, length_penalty=0.0)[0] for size in lists
 }
+
+# %% claim: The log-probability is
+# null: one of the four has *black*
+lists[4] = [lists[4][0]._replace(text=right), *lists[4][1:]]
