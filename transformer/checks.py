@@ -259,7 +259,7 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
 
 def with_article(name: str) -> str:
     """The name of a class with "a" or "an" before it."""
-    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
+    return f"{'an' if name[:1].upper() in 'AEIOU' else 'a'} {name}"
 
 
 def optional_import(module: str) -> Any:

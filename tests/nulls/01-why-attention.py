@@ -1,8 +1,8 @@
-# %% claim: Each later word leaves less
+# %% claim: Each later word, a zero
 # null: a state that keeps what it has
 states = [states[0]] * 5
 
-# %% claim: Each later word leaves less
+# %% claim: Each later word, a zero
 # null: u = 1 in place of 0.5
 state, states = 0.0, []
 for x in is_jane:

@@ -170,3 +170,7 @@ placed = torch.rand(len(placed)) < chance
 # %% claim: In the shipped model's second
 # null: head 2.2 looks at both
 her = him = (her + him) / 2
+
+# %% claim: Without the owner heads the model
+# null: another head alone costs some, too
+lost[1][0, 0] = 5

@@ -38,3 +38,7 @@ lists = {
 # %% claim: The log-probability is
 # null: one of the four has *black*
 lists[4] = [lists[4][0]._replace(text=right), *lists[4][1:]]
+
+# %% claim: Of batches of 64
+# null: a batch has the limit of its longest
+translator.room = lambda ids: len(ids)
