@@ -86,22 +86,33 @@ EncoderLayer.forward = lambda self, x, mask: forward(self, x)
 # %% claim: With this book's initial weights
 # null: additions make no difference
 for table in (gradient, position, differences):
-    for initial in ("Xavier", "PyTorch's default"):
-        table[initial, "as in the paper"] = table[initial, "norms only"]
-        table[initial, "additions only"] = table[initial, "neither"]
+    table["Xavier", "as in the paper"] = table["Xavier", "norms only"]
+    table["Xavier", "additions only"] = table["Xavier", "neither"]
 
 # %% claim: With this book's initial weights
 # null: norms make no difference
 for table in (gradient, position, differences):
-    for initial in ("Xavier", "PyTorch's default"):
-        table[initial, "as in the paper"] = table[initial, "additions only"]
+    table["Xavier", "as in the paper"] = table["Xavier", "additions only"]
 
 # %% claim: With this book's initial weights
+# null: the position is guessed
+position = dict.fromkeys(position, 1 / 16)
+
+# %% claim: From PyTorch's initial weights, with neither
+# null: additions make no difference
+for table in (gradient, position, differences):
+    for kind, other in (
+        ("as in the paper", "norms only"),
+        ("additions only", "neither"),
+    ):
+        table["PyTorch's default", kind] = table["PyTorch's default", other]
+
+# %% claim: From PyTorch's initial weights, with neither
 # null: the initial weights make no difference
 for kind in kinds:
     gradient["PyTorch's default", kind] = gradient["Xavier", kind]
 
-# %% claim: With this book's initial weights
+# %% claim: From PyTorch's initial weights, with neither
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
