@@ -16,6 +16,7 @@ __all__ = [
     "require_positive",
     "require_some",
     "require_several",
+    "require_divides",
     "require_above_zero",
     "require_dropout",
     "require_probability",
@@ -71,6 +72,17 @@ def require_several(name: str, texts: object) -> None:
     """
     if isinstance(texts, str):
         raise ValueError(f"{name} must be several, got the text {texts!r:.60}")
+
+
+def require_divides(**sizes: int) -> None:
+    """Refuse, by name, the first of two sizes where it does not divide the second.
+
+    Raises:
+        ValueError: naming both and their values.
+    """
+    (part, number), (whole, total) = sizes.items()
+    if total % number:
+        raise ValueError(f"{part} must divide {whole}, got {number} and {total}")
 
 
 def require_above_zero(**numbers: float) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from transformer.checks import (
     require_bool,
+    require_divides,
     require_dropout,
     require_ids,
     require_memories,
@@ -70,11 +71,7 @@ class TransformerConfig:
         require_dropout(self.dropout)
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, got {self.d_model}")
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                "num_heads must divide d_model, "
-                f"got {self.num_heads} and {self.d_model}"
-            )
+        require_divides(num_heads=self.num_heads, d_model=self.d_model)
         if self.tie_embeddings and self.source_vocab_size != self.target_vocab_size:
             sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
             raise ValueError(f"tied embeddings need one vocabulary, got sizes {sizes}")

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from transformer.attention import attention_weights
 from transformer.checks import (
+    require_divides,
     require_dropout,
     require_mask,
     require_pairs,
@@ -50,10 +51,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         require_positive(d_model=d_model, num_heads=num_heads)
         require_dropout(dropout)
-        if d_model % num_heads:
-            raise ValueError(
-                f"num_heads must divide d_model, got {num_heads} and {d_model}"
-            )
+        require_divides(num_heads=num_heads, d_model=d_model)
         self.num_heads = num_heads
         self.dropout = dropout
         self.query_proj = nn.Linear(d_model, d_model, bias)

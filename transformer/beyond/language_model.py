@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from transformer.checks import (
     require_bool,
+    require_divides,
     require_dropout,
     require_ids,
     require_positive,
@@ -74,11 +75,7 @@ class LanguageModelConfig:
         require_bool(norm_first=self.norm_first)
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, got {self.d_model}")
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                "num_heads must divide d_model, "
-                f"got {self.num_heads} and {self.d_model}"
-            )
+        require_divides(num_heads=self.num_heads, d_model=self.d_model)
         if self.eos_id is not None and (
             type(self.eos_id) is not int or not 0 <= self.eos_id < self.vocab_size
         ):

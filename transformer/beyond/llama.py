@@ -15,7 +15,12 @@ from transformer.beyond.modern import (
     RotaryEmbedding,
     SwiGLU,
 )
-from transformer.checks import require_above_zero, require_bool, require_positive
+from transformer.checks import (
+    require_above_zero,
+    require_bool,
+    require_divides,
+    require_positive,
+)
 from transformer.encoder import Residual
 from transformer.named_weights import (
     load_strictly,
@@ -57,11 +62,7 @@ class LlamaConfig(LanguageModelConfig):
         d_k = self.d_model // self.num_heads
         if d_k % 2:
             raise ValueError(f"d_k must be even, to make pairs, got {d_k}")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                "num_kv_heads must divide num_heads, "
-                f"got {self.num_kv_heads} and {self.num_heads}"
-            )
+        require_divides(num_kv_heads=self.num_kv_heads, num_heads=self.num_heads)
         if not self.norm_first or self.dropout:
             raise ValueError(
                 "a Llama is pre-norm and has no dropout, "

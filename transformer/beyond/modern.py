@@ -15,6 +15,7 @@ from transformer.attention import attention_weights
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.checks import (
     require_above_zero,
+    require_divides,
     require_mask,
     require_pairs,
     require_positive,
@@ -118,15 +119,8 @@ class GroupedQueryAttention(nn.Module):
         require_positive(
             d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads
         )
-        if d_model % num_heads:
-            raise ValueError(
-                f"num_heads must divide d_model, got {num_heads} and {d_model}"
-            )
-        if num_heads % num_kv_heads:
-            raise ValueError(
-                "num_kv_heads must divide num_heads, "
-                f"got {num_kv_heads} and {num_heads}"
-            )
+        require_divides(num_heads=num_heads, d_model=d_model)
+        require_divides(num_kv_heads=num_kv_heads, num_heads=num_heads)
         self.num_heads, self.d_k = num_heads, d_model // num_heads
         if rotary is not None and self.d_k % 2:
             raise ValueError(f"d_k must be even, to make pairs, got {self.d_k}")

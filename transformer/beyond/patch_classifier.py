@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer.beyond.gpt2 import LearnedPositions
-from transformer.checks import require_positive
+from transformer.checks import require_divides, require_positive
 from transformer.encoder import Encoder
 
 __all__ = [
@@ -28,10 +28,7 @@ def _require_divisible(images: Tensor, size: int) -> None:
 
 def _require_grid(image_size: int, patch_size: int) -> None:
     require_positive(image_size=image_size, patch_size=patch_size)
-    if image_size % patch_size:
-        raise ValueError(
-            f"patch_size must divide image_size, got {patch_size} and {image_size}"
-        )
+    require_divides(patch_size=patch_size, image_size=image_size)
 
 
 def _require_images(images: Tensor, image_size: int) -> None:
