@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,11 @@ def unanswered() -> Verdict:
 
 def _named(value: Any) -> str:
     """What kind of thing a value is, for a sentence."""
+    value = value.answer if isinstance(value, _Asked) else value
     if isinstance(value, str):
         return "text"
+    if isinstance(value, nn.Module):
+        return "a layer"
     if callable(value):
         return "a function"
     if isinstance(value, Tensor):
@@ -75,7 +78,7 @@ def number(answer: Any, wanted: str = "a number") -> float:
     if isinstance(answer, Tensor) and answer.numel() != 1:
         raise Refused(f"The answer should be {wanted}, not {_named(answer)}.")
     if callable(answer):
-        raise Refused(f"The answer should be {wanted}, not a function.")
+        raise Refused(f"The answer should be {wanted}, not {_named(answer)}.")
     try:
         value = float(answer.detach() if isinstance(answer, Tensor) else answer)
     except (TypeError, ValueError):
@@ -209,6 +212,7 @@ _HINTS = {
     "more than one value is ambiguous": "`and`, `or` and `not` need a single truth "
     "value: `&`, `|` and `~` work entry by entry.",
     "must be Tensor, not": "It takes a tensor, which torch.tensor(…) makes.",
+    "math domain error": "`math.log` and `math.sqrt` take no negative number.",
     "bitwise_and": "`&` needs booleans on both sides: dtype=torch.bool makes them.",
 }
 
@@ -217,7 +221,7 @@ def _raised(error: Exception) -> str:
     """An exception of the reader's code in a line, and what often lies behind it."""
     text = str(error)
     hint = next((hint for words, hint in _HINTS.items() if words in text), "")
-    message = f"your code raised {type(error).__name__}: {text}"
+    message = f"your code raised {type(error).__name__}{text and f': {text}'}"
     return f"{message.rstrip('.')}. {hint}" if hint else message
 
 

@@ -189,6 +189,8 @@ def test_an_exception_in_an_answer_is_named() -> None:
 
     assert repr(check_double(fails)) == "✗ your code raised KeyError: 'mask'"
     assert check_double(lambda: 6).kind == "wrong"
+    said = repr(check_double(lambda x: next(iter([]))))
+    assert said == "✗ your code raised StopIteration"
 
 
 def test_a_long_exception_still_makes_one_line() -> None:

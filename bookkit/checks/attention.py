@@ -38,6 +38,10 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
         "You normalised over all rows together: each row must sum to 1.": (
             raised / raised.sum()
         ),
+        "You normalised over the last two dimensions together. The scores here have "
+        "the shape (2, 3, 4): is a row of yours a table?": (
+            raised / raised.sum(dim=(-2, -1), keepdim=True)
+        ),
         "You divided scores by their sum, and left out the exponential.": (
             scores / scores.sum(dim=-1, keepdim=True)
         ),
@@ -46,24 +50,31 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
         ),
         "You subtracted each row's maximum, but normalised along columns: sum over the "
         "last dimension.": lowered / lowered.sum(dim=-2, keepdim=True),
+        "You subtracted each row's maximum, but normalised over all rows together: "
+        "each row must sum to 1.": lowered / lowered.sum(),
+        "You subtracted the maximum in the numerator only: the denominator needs it, "
+        "too.": lowered / raised.sum(dim=-1, keepdim=True),
+        "You divided by the maximum: a factor changes the weights. Subtract it.": (
+            (scores / scores.amax(dim=-1, keepdim=True)).softmax(dim=-1)
+        ),
     }
-    result = answer(scores)
+    result = array(answer(scores))
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes))
     for large in 1000.0, -1000.0:
-        if not near(answer(scores + large), expected):
+        if not near(array(answer(scores + large)), expected):
             return wrong(
                 f"Right for small scores, but with {large:.0f} added to each it fails: "
                 "only differences count, so subtract the row's maximum first."
             )
     apart = scores + torch.tensor([[0.0], [500.0], [-500.0]])
-    if not near(answer(apart), expected):
+    if not near(array(answer(apart)), expected):
         return wrong(
             "You subtracted one maximum for the whole tensor. A row far below it "
             "becomes 0/0: subtract each row's own."
         )
     wide = torch.tensor([[0.0, 200.0, -200.0]])
-    if not near(answer(wide), wide.softmax(dim=-1)):
+    if not near(array(answer(wide)), wide.softmax(dim=-1)):
         return wrong(
             "A row that holds both −200 and 200 overflows. Subtract its maximum, not "
             "its mean or its minimum, so that no exponent is above 0."
@@ -85,6 +96,9 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
             return wrong(f"One number, please: you returned {result.numel()} of them.")
         found = number(result, "one number")
         logs = weights.log()
+        first = scores[0, 0] - scores[0, 1]
+        pairs = torch.combinations(torch.arange(scores.numel())).T
+        differences, apart = scores.flatten()[pairs], logs.flatten()[pairs]
         mistakes = {
             "You returned 1 over the scale: the scores belong in the numerator.": [
                 1 / scale
@@ -93,14 +107,22 @@ def check_scale(answer: Callable[[Tensor, Tensor, Tensor], float | Tensor]) -> V
             "denominator.": [-scale],
             "One logarithm is not enough: the softmax's denominator is still in it. "
             "Take the difference of two.": (scores / logs).flatten().tolist(),
-            "Take the logarithm of the weights first: it is their ratio that counts.": (
-                (scores[0, 0] - scores[0, 1]) / (weights[0, 0] - weights[0, 1])
-            )
-            .reshape(1)
-            .tolist(),
+            "Take the logarithm of the weights first: it is their ratio that counts.": [
+                (first / (weights[0, 0] - weights[0, 1])).item()
+            ],
+            "Divide by the logarithm of the ratio, not by the ratio itself.": [
+                (first / (weights[0, 0] / weights[0, 1])).item()
+            ],
+            "Take the natural logarithm: a softmax takes powers of e.": [
+                scale * math.log(2),
+                scale * math.log(10),
+            ],
             "You returned √d_k. The scores may have been divided by another number: "
             "compute it from the weights.": [math.sqrt(d_k)],
             "You returned d_k. Compute the number from the weights.": [float(d_k)],
+            "Take both weights from one row: each row has its own denominator.": (
+                (differences[0] - differences[1]) / (apart[0] - apart[1])
+            ).tolist(),
         }
         if math.isclose(found, scale, rel_tol=1e-3):
             continue
@@ -119,7 +141,8 @@ def check_backward(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     gradient = torch.randn(3, 5, generator=g)
 
     def back(w: Tensor, dim: int | tuple[int, int] = -1) -> Tensor:
-        return w * (gradient - (w * gradient).sum(dim, keepdim=True))
+        g = gradient[:, : w.size(1)]
+        return w * (g - (w * g).sum(dim, keepdim=True))
 
     expected = back(weights)
     product = weights * gradient
@@ -143,7 +166,11 @@ def check_backward(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         "You subtracted the row's sum of the gradient: weight each by its w_i.": (
             weights * (gradient - gradient.sum(dim=-1, keepdim=True))
         ),
+        "You took the mean of the w_i g_i: the mean by the weights is their sum.": (
+            weights * (gradient - product.mean(dim=-1, keepdim=True))
+        ),
         "The factor w_j in front is missing.": gradient - total,
+        "The second term lacks its factor w_j.": product - total,
         "You summed down the columns: the weights of one row depend on each other, "
         "those of two rows do not.": back(weights, 0),
         "You summed over all rows together: each row is a softmax of its own.": (
@@ -162,6 +189,9 @@ def check_backward(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     result = array(answer(weights, gradient))
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes))
+    four = torch.randn(3, 4, generator=g).softmax(dim=-1)
+    if not near(array(answer(four, gradient[:, :4])), back(four)):
+        return wrong("Right for five keys, but not for four: use weights.size(-1).")
     hidden = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0, 0.0]])
     hidden = torch.cat([hidden, torch.zeros(1, 5)])
     result = array(answer(hidden, gradient))

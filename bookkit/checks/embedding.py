@@ -100,7 +100,7 @@ def check_never(row: Sequence[float] | Tensor) -> Verdict:
         score = h[0] * row[0] + h[1] * row[1]
         best = max(h[0] * x + h[1] * y for x, y in others)
         if score > best + 1e-5:  # a row on a side only ties
-            found = f"With h = {h} its score is {score:.4g}, and the others' at most "
+            found = f"With h = {h} its score is {score:.6g}, and the others' at most "
             found += f"{best}."
             if length > 4:
                 return wrong(
@@ -134,13 +134,21 @@ def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> 
     """Exercise: the rows of a table that receive a gradient."""
     ids = torch.tensor([[4, 1, 2], [6, 4, 1]])
 
-    def found(tied: bool) -> list[int]:
-        answer = rows_with_gradient(ids, 8, tied)
+    def found(ids: Tensor, vocab_size: int, tied: bool) -> list[int]:
+        answer = rows_with_gradient(ids, vocab_size, tied)
         return sorted({int(number(one, "an id, a whole number")) for one in answer})
 
-    alone, tied = found(False), found(True)
+    alone, tied = found(ids, 8, False), found(ids, 8, True)
     looked_up, everything = [1, 2, 4, 6], list(range(8))
     if (alone, tied) == (looked_up, everything):
+        ids = torch.tensor([[0, 2, 0]])
+        alone, tied = found(ids, 5, False), found(ids, 5, True)
+        if (alone, tied) != ([0, 2], list(range(5))):
+            hint = " Id 0 has a row like any other." if alone == [2] else ""
+            return wrong(
+                "Right for a vocabulary of 8, but for the ids [[0, 2, 0]] of one of 5 "
+                f"you say {alone} when untied and {tied} when tied.{hint}"
+            )
         return right(
             "At the input only the rows looked up; at the output every word is a "
             "candidate."

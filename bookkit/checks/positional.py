@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bookkit.exercises import (
     Verdict,
+    array,
     blanks,
     exercise,
     near,
@@ -34,10 +35,10 @@ def _table(
 def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     """Compare a table with the formula, and with its likely misreadings."""
     length, d_model = 20, 8
-    answer = tensor(table(length, d_model))
+    answer = array(table(length, d_model))
     expected = sinusoids(length, d_model)
     if near(answer, expected):
-        if not near(tensor(table(7, 12)), sinusoids(7, 12)):
+        if not near(array(table(7, 12)), sinusoids(7, 12)):
             return wrong("Right for (20, 8), but not for (7, 12): use both arguments.")
         return right("A sine and a cosine for every clock.")
     if answer.shape == (d_model, length):
@@ -49,6 +50,7 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
     column = torch.arange(d_model)
     pair = column // 2
     swapped = expected.view(length, -1, 2).flip(-1).flatten(1)
+    angles = torch.outer(torch.arange(length), 10_000 ** (-2 * pair / d_model))
     halves = torch.cat((expected[:, 0::2], expected[:, 1::2]), dim=1)
     misreadings = [
         (
@@ -86,8 +88,13 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
             "Every clock turns at the same speed: does // cut the exponent down to 0?",
         ),
         (
-            torch.outer(torch.arange(length), 10_000 ** (-2 * pair / d_model)).sin(),
+            angles.sin(),
             "All columns are sines: the odd ones should be cosines.",
+        ),
+        (angles, "Those are the angles: take their sines and cosines."),
+        (
+            expected * (column % 2 == 0),
+            "The odd columns are 0: they should hold the cosines.",
         ),
         (swapped, "Sine and cosine are swapped: the sine is in the even columns."),
         (
@@ -145,16 +152,25 @@ def _ahead(d_model: int, weight: Tensor) -> Verdict:
     if weight.shape != (d_model, d_model):
         shape = tuple(weight.shape)
         return wrong(f"The shape should be {(d_model, d_model)}, but is {shape}.")
-    table = sinusoids(length, d_model)
-    scores = (table @ weight.float().T) @ table.T / math.sqrt(d_model)
-    weights = scores.softmax(dim=-1)
+
+    def attended(table: Tensor) -> Tensor:
+        scores = (table @ weight.float().T) @ table.T / math.sqrt(d_model)
+        return scores.softmax(dim=-1)
+
+    weights = attended(sinusoids(length, d_model))
     shares = {k: weights.diagonal(k)[2:-2].mean().item() for k in range(-20, 21)}
-    far = sinusoids(1000 + length, d_model)[1000:]
-    far_weights = ((far @ weight.float().T) @ far.T / math.sqrt(d_model)).softmax(-1)
+    far_weights = attended(sinusoids(1000 + length, d_model)[1000:])
     if weights.diagonal(2).min() >= 0.9 and far_weights.diagonal(2).min() < 0.9:
         return wrong(
             "It attends two words ahead in the first words of a text, but not at "
             "position 1000: a matrix fitted to some positions need not be the rotation."
+        )
+    least = attended(sinusoids(1000, d_model)).diagonal(2).min()
+    if weights.diagonal(2).min() >= 0.9 and least < 0.9:
+        return wrong(
+            "Right for 40 words, not for 1000, where the word two ahead gets as little "
+            f"as {least:.2f}: fast clocks come round again, and far words look near. "
+            "Turn all clocks."
         )
     if weights.diagonal(2).min() >= 0.9:
         return right("One rotation, and every position attends two words ahead.")
@@ -184,10 +200,10 @@ def _ahead(d_model: int, weight: Tensor) -> Verdict:
 @exercise
 def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
     """Check the query projection of a head that attends two words ahead."""
-    verdict = _ahead(64, tensor(looks_ahead(64)))
+    verdict = _ahead(64, array(looks_ahead(64)))
     if not verdict.ok:
         return verdict
-    smaller = _ahead(32, tensor(looks_ahead(32)))
+    smaller = _ahead(32, array(looks_ahead(32)))
     if not smaller.ok:
         return wrong(f"Right for a d_model of 64, not for 32. {smaller.message}")
     return verdict
@@ -222,8 +238,8 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     if near(answer, from_starts(starts)):
         if not called:
             return wrong(
-                "The numbers are right, but you never called `encode`: call it for "
-                "each chunk, with its `start`."
+                "The numbers are right, but you never called `encode`: call it as "
+                "encode(chunk, start=…) for each chunk."
             )
         if called < len(chunks):
             return wrong(
@@ -244,6 +260,13 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
         return wrong(
             "`start` is where the chunk begins: you added its own length first."
         )
+    if near(answer, from_starts([0, *sizes[:-1]])):
+        return wrong(
+            "You kept only the length of the chunk before: add up those of all before."
+        )
+    for lengths in sizes, sizes[:1] * len(sizes):
+        if near(answer, from_starts([i * n for i, n in enumerate(lengths)])):
+            return wrong("Chunks differ in length: add up those of all before.")
     if near(answer, from_starts([s + 1 for s in starts])):
         return wrong("One too far: the first word of a text has position 0.")
     if near(answer, from_starts([max(s - 1, 0) for s in starts])):

@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bookkit.exercises import (
-    Refused,
     Verdict,
+    array,
     exercise,
     explain,
     near,
+    numbers,
     right,
     wrong,
 )
@@ -22,18 +25,17 @@ NAN = (
 )
 
 
-def _numbers(answer: Sequence[float] | Tensor) -> Tensor:
-    """The reader's list, tuple or tensor as one flat tensor."""
-    numbers = torch.as_tensor(answer, dtype=torch.float64).flatten()
-    if not numbers.isfinite().all():
-        raise Refused("All numbers must be finite: an infinite one makes scores NaN.")
-    return numbers
+def _numbers(answer: Any, wanted: str) -> Tensor:
+    """The reader's list, tuple, array or tensor as one flat tensor."""
+    with suppress(TypeError, ValueError, RuntimeError):  # numbers says what it is
+        answer = torch.as_tensor(answer, dtype=torch.float64)
+    return torch.tensor(numbers(answer, wanted), dtype=torch.float64)
 
 
 @exercise
 def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
     """A key that beats (1, 1) by dot product and loses to it by cosine."""
-    key = _numbers(answer)
+    key = _numbers(answer, "the two numbers of a key, such as [1, 2]")
     if len(key) != 2:
         return wrong(f"A key here has two numbers, got {len(key)}.")
     if not key.norm() > 0:
@@ -77,14 +79,14 @@ _KEYS[0, 0] = _KEYS[1, 1] = _KEYS[2, 2] = _KEYS[4, 3] = 1.0
 @exercise
 def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
     """A row `place` of W_Q that makes l'Afrique attend to septembre."""
-    row = _numbers(answer)
+    row = _numbers(answer, "four numbers: who, what, where, when")
     if len(row) == 6:
         return wrong("Six numbers are a column of W_Q. The row place has four.")
     if len(row) != 4:
         return wrong(f"Give four numbers: who, what, where, when. Got {len(row)}.")
     weights = (_KEYS @ row).softmax(dim=0)
     paid = weights[4].item()
-    if paid > 0.9:
+    if paid > 0.95:
         return right(f"L'Afrique now attends to a time: septembre gets {paid:.3f}.")
     got = f"septembre gets {paid:.3f}"
     if row[3] < 0 and (row[:3] <= 0).all():
@@ -124,7 +126,7 @@ def check_attend_others(
     x = torch.randn(5, 6, generator=g)
     w_query = torch.randn(6, 4, generator=g) / 2
     w_key = torch.randn(6, 4, generator=g) / 2
-    w_value = torch.randn(6, 5, generator=g)
+    w_value = torch.randn(6, 3, generator=g)
     scores, values = (x @ w_query) @ (x @ w_key).T, x @ w_value
     itself = torch.eye(5, dtype=torch.bool)
     hidden = scores.masked_fill(itself, -torch.inf)
@@ -152,16 +154,24 @@ def check_attend_others(
             hidden.softmax(dim=-1) @ x
         ),
         "There is no softmax.": scores.masked_fill(itself, 0.0) @ values,
+        "That is a second softmax, of weights: set the diagonal of the scores to −∞, "
+        "and take one.": plain.masked_fill(itself, 0.0).softmax(dim=-1) @ values,
     }
-    result = answer(x, w_query, w_key, w_value)
+    result = array(answer(x, w_query, w_key, w_value))
     for same in (x @ w_query, x @ w_key):
         alike = (same @ same.T).masked_fill(itself, -torch.inf)
         if near(result, alike.softmax(dim=-1) @ values):
             return wrong("One matrix made both queries and keys: each has its own.")
+    for kept in plain.masked_fill(itself, 0.0), hidden.exp():
+        if near(result, kept / kept.sum(dim=-1) @ values):
+            return wrong(
+                "You divided column j by the sum of row j: keepdim=True keeps each sum "
+                "beside its row."
+            )
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes, NAN))
     try:
-        fewer = answer(x[:4], w_query, w_key, w_value)
+        fewer = array(answer(x[:4], w_query, w_key, w_value))
     except (RuntimeError, IndexError):
         return wrong("Right for 5 words, but it raises an error for 4: use len(x).")
     if not near(fewer, hidden[:4, :4].softmax(dim=-1) @ values[:4]):
@@ -173,7 +183,7 @@ def check_attend_others(
         far_query, far_key = torch.zeros(6, 4), torch.zeros(6, 4)
         far_query[5, 0], far_key[5, 0] = 1.0, score
         try:
-            low = answer(offset, far_query, far_key, w_value)
+            low = array(answer(offset, far_query, far_key, w_value))
         except ZeroDivisionError:
             low = torch.full((6, w_value.size(1)), torch.nan)
         if score < -100 and low.isnan().all():
@@ -189,7 +199,7 @@ def check_attend_others(
     own, same, keys = torch.eye(4, 6), torch.eye(6, 4), torch.zeros(6, 4)
     keys[:4] = 120 * torch.eye(4) - 40
     expected = (~itself[:4, :4]).float() / 3 @ own @ w_value
-    if not near(answer(own, same, keys, w_value), expected):
+    if not near(array(answer(own, same, keys, w_value)), expected):
         return wrong(
             "It fails where a word's own score is far above the others: their weights "
             "are rounded to 0 beside it, or the number on the diagonal is not low "

@@ -6,7 +6,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bookkit.exercises import Verdict, exercise, explain, near, number, right, wrong
+from bookkit.exercises import (
+    Verdict,
+    array,
+    exercise,
+    explain,
+    near,
+    number,
+    right,
+    wrong,
+)
 
 
 @exercise
@@ -46,7 +55,7 @@ def check_additive(answer: Callable[..., Tensor]) -> Verdict:
             ),
             "The tanh comes before v, not after.": torch.tanh((query + keys) @ v),
         }
-        result = answer(state, memory, a, b, v)
+        result = array(answer(state, memory, a, b, v))
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes))
     return right("A score for each memory vector, for memories of any length.")
@@ -61,7 +70,7 @@ def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict
         (-1.5, (0.2, -0.3, 0.1, 0.4)),
     ):
         h = torch.tensor(states)
-        slopes = 1 - h**2
+        slopes, wordless = 1 - h**2, torch.tanh(u * h[:-1])
         expected = (u * slopes[1:]).prod()
         mistakes = {
             "One factor too many: the derivative starts at the first state.": (
@@ -86,10 +95,17 @@ def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict
             "The slope of tanh at h is 1 - h²: the states have been through tanh "
             "already.": (u * (1 - h[1:].tanh() ** 2)).prod(),
             "Those are the factors: multiply them.": u * slopes[1:],
+            "One u too many: n - 1 steps lead from the first state to the last.": (
+                u * expected
+            ),
+            "The words enter the states too: use each state as it is given.": (
+                (u * (1 - wordless**2)).prod()
+            ),
         }
+        on_nan = "There is NaN in it: u may be negative, and then has no logarithm."
         result = torch.as_tensor(answer(h, u), dtype=torch.float32)
         if not near(result, expected):
-            return wrong(explain(result, expected, mistakes))
+            return wrong(explain(result, expected, mistakes, on_nan))
     return right("A factor for each step: a product of many small ones vanishes.")
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bookkit.exercises import (
     Verdict,
+    array,
     exercise,
     explain,
     near,
@@ -55,24 +56,32 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
         "Those are all the states: return the last.": states,
         "That is the first state: return the last.": states[0],
         "You stopped one word early.": states[-2],
+        "You left out the first word.": _read(inputs[1:], w, u),
+        "Each step needs its own tanh.": no_tanh.tanh(),
         "U is transposed.": _read(inputs, w, u.T),
         "You added all words first: each word needs a step of its own.": (
             torch.tanh((inputs @ w).sum(0))
         ),
     }
-    result = answer(inputs, w, u)
+    result = array(answer(inputs, w, u))
     if not near(result, expected):
         return wrong(explain(result, expected, mistakes))
-    w, u = w[:, :2], u[:2, :2]
-    try:
-        smaller = answer(inputs, w, u)
-    except RuntimeError:
-        smaller = torch.zeros(0)
-    if not near(smaller, _read(inputs, w, u)):
-        return wrong(
-            "Right for a state of three numbers, but not for one of two: take the size "
-            "of the first state from U."
-        )
+    fewer = (
+        (inputs[:3], w, u),
+        "Right for four words, but not for three: use len(inputs).",
+    )
+    smaller = (
+        (inputs, w[:, :2], u[:2, :2]),
+        "Right for a state of three numbers, but not for one of two: take the size of "
+        "the first state from U.",
+    )
+    for given, message in fewer, smaller:
+        try:
+            result = array(answer(*given))
+        except (RuntimeError, IndexError, ValueError):
+            return wrong(message)
+        if not near(result, _read(*given)):
+            return wrong(message)
     return right("Four words, one after another, in one vector of three numbers.")
 
 
@@ -107,7 +116,7 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "You took the softmax of minus the scores: a high score should get a large "
             "weight.": ((-scores).softmax(0) @ memory),
         }
-        result = answer(scores, memory)
+        result = array(answer(scores, memory))
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes))
     return right("One vector from many, each multiplied by its weight.")

@@ -76,8 +76,35 @@ def from_two(query, key, weights):
     return (scores[0, 0] - scores[0, 1]) / (logs[0, 0] - logs[0, 1])
 
 
+def row_by_row(scores):
+    """Right for two dimensions only."""
+    return torch.stack(
+        [(r - r.max()).exp() / (r - r.max()).exp().sum() for r in scores]
+    )
+
+
+def lowered(scores):
+    return (scores - scores.amax(-1, keepdim=True)).exp()
+
+
+def with_logarithm(log):
+    def scale(query, key, weights):
+        scores = dots(query, key)
+        return (scores[0, 0] - scores[0, 1]) / (log(weights[0, 0] / weights[0, 1]))
+
+    return scale
+
+
+def across_rows(query, key, weights):
+    scores, logs = dots(query, key), weights.log()
+    return (scores[0, 0] - scores[1, 2]) / (logs[0, 0] - logs[1, 2])
+
+
 RIGHT = [
     (check_softmax, stable),
+    (check_softmax, lambda s: stable(s).numpy()),
+    (check_softmax, lambda s: list(stable(s))),
+    (check_scale, with_logarithm(torch.log)),
     (check_softmax, lambda s: s.softmax(dim=-1)),
     (check_scale, from_two),
     (check_backward, back),
@@ -105,6 +132,22 @@ WRONG = [
     (check_softmax, lambda s: s / s.sum(-1, keepdim=True), "left out"),
     (check_softmax, lambda s: s.log_softmax(-1), "logarithms"),
     (check_softmax, lambda s: s.exp() / s.exp().sum(-1), "keepdim"),
+    (check_softmax, row_by_row, "is a row of yours a table?"),
+    (
+        check_softmax,
+        lambda s: (s / s.amax(-1, keepdim=True)).softmax(-1),
+        "divided by the maximum",
+    ),
+    (
+        check_softmax,
+        lambda s: lowered(s) / s.exp().sum(-1, keepdim=True),
+        "in the numerator only",
+    ),
+    (
+        check_softmax,
+        lambda s: lowered(s) / lowered(s).sum(),
+        "but normalised over all rows together",
+    ),
     (check_scale, lambda q, k, w: 1 / from_two(q, k, w), "1 over the scale"),
     (check_scale, lambda q, k, w: -from_two(q, k, w), "sign"),
     (check_scale, lambda q, k, w: dots(q, k)[0, 0] / w[0, 0].log(), "One logarithm"),
@@ -118,6 +161,10 @@ WRONG = [
     (check_scale, lambda q, k, w: from_two(q, k, w) ** 2, "had another scale"),
     (check_scale, lambda q, k, w: 123.0, "another scale"),
     (check_scale, lambda q, k, w: w, "One number"),
+    (check_scale, across_rows, "from one row"),
+    (check_scale, with_logarithm(torch.log2), "natural logarithm"),
+    (check_scale, with_logarithm(torch.log10), "natural logarithm"),
+    (check_scale, with_logarithm(lambda ratio: ratio), "the logarithm of the ratio"),
     (check_backward, lambda w, g: w * (1 - w) * g, "only the terms with i = j"),
     (check_backward, off_diagonal, "only the terms with i ≠ j"),
     (check_backward, lambda w, g: w * g, "for a constant"),
@@ -138,6 +185,21 @@ WRONG = [
     (check_backward, by_autograd, "its logarithm"),
     (check_backward, lambda w, g: back(w, g).nan_to_num() + (w == 0), "weights of 0"),
     (check_backward, lambda w, g: w * (g - (w * g).sum(-1)), "keepdim"),
+    (
+        check_backward,
+        lambda w, g: w * (g - 5 * (w * g).mean(-1, keepdim=True)),
+        "but not for four",
+    ),
+    (
+        check_backward,
+        lambda w, g: w * g - (w * g).sum(-1, keepdim=True),
+        "its factor w_j",
+    ),
+    (
+        check_backward,
+        lambda w, g: w * (g - (w * g).mean(-1, keepdim=True)),
+        "You took the mean of the w_i g_i",
+    ),
     (check_backward, lambda w, g: 1.0, "a tensor, not a float"),
     (check_backward, lambda w, g: [[0.1], [0.2, 0.3]], "a tensor, not a list"),
     (check_backward, lambda w, g: [w[0], g], "a tensor, not a list"),

@@ -153,6 +153,7 @@ def test_the_model_solution_is_right(check, answer):
         (check_never, [0.0, 0.0], "has the length 0"),
         (check_never, [1.0, 1.0], "longer than √10"),
         (check_never, [4.0, 0.0], "the two tie for every h"),
+        (check_never, [4, 0.0001], "its score is 12.0005, and the others' at most 12"),
         (check_never, [3.5], "two numbers"),
         (check_moved, lambda ids, v, tied: set(range(v)), "only read"),
         (check_moved, lambda ids, v, tied: ids.unique(), "every row gets"),
@@ -180,6 +181,21 @@ def test_the_model_solution_is_right(check, answer):
             check_moved,
             lambda ids, v, tied: range(1, v) if tied else ids.unique(),
             "candidates at the output",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(v) if tied else ids[ids > 0],
+            "Id 0 has a row",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(int(ids.max()) + 2) if tied else ids.unique(),
+            "[0, 1, 2, 3] when tied",
+        ),
+        (
+            check_moved,
+            lambda ids, v, tied: range(8) if tied else [1, 2, 4, 6],
+            "Right for a vocabulary of 8",
         ),
     ],
 )

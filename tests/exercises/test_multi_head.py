@@ -30,6 +30,33 @@ def both(w_q, w_k, w_v, w_o):
     return w_q @ w_k.mT / math.sqrt(w_q.size(-1)), w_v @ slices
 
 
+def scaled(divisor):
+    """Multi-head attention, its scores divided by another number."""
+
+    def multi_head(x, w_q, w_k, w_v, w_o):
+        scale = divisor(x.size(-1), len(w_q), w_q.size(-1))
+        return joined(mixed(x, w_q, w_k, w_v, scale**2)) @ w_o
+
+    return multi_head
+
+
+def reshaped(x, w_q, w_k, w_v, w_o):
+    """One large matrix for all heads, made by a reshape alone."""
+
+    def project(w):
+        wide = x @ w.reshape(x.size(-1), -1)
+        return wide.unflatten(-1, (len(w), -1)).transpose(0, 1)
+
+    scores = project(w_q) @ project(w_k).mT / math.sqrt(w_q.size(-1))
+    return joined(scores.softmax(-1) @ project(w_v)) @ w_o
+
+
+def three_heads(w_q, w_k, w_v, w_o):
+    slices = w_o.split(w_v.size(-1))
+    qk = [w_q[i] @ w_k[i].T / math.sqrt(w_q.size(-1)) for i in range(3)]
+    return qk, [w_v[i] @ slices[i] for i in range(3)]
+
+
 def by_einsum(w_q, w_k, w_v, w_o):
     slices = w_o.unflatten(0, (len(w_v), -1))
     qk = torch.einsum("hak,hbk->hab", w_q, w_k) / w_k.shape[-1] ** 0.5
@@ -68,7 +95,10 @@ def with_slices(slices):
 RIGHT = [
     (check_question, asking((2, 1))),
     (check_question, asking((2, 1), strength=20.0).double()),
+    (check_question, asking((2, 1)).numpy()),
+    (check_question, asking((2, 1)).tolist()),
     (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v)) @ o),
+    (check_sizes, lambda x, q, k, v, o: (joined(mixed(x, q, k, v)) @ o).numpy()),
     (check_two, both),
     (check_two, by_einsum),
     (check_two, by_loop),
@@ -83,6 +113,12 @@ WRONG = [
     (check_question, asking((2, 1)).T, "transposed"),
     (check_question, torch.zeros(4, 4), "rows"),
     (check_question, asking((1, 2)), "swapped"),
+    (
+        check_question,
+        asking((0, 2), (1, 2), (2, 2), (3, 2)),
+        "does not attend to the action",
+    ),
+    (check_question, torch.nn.Linear(8, 4), "not a layer"),
     (check_question, asking((2, 1), strength=-12.0), "sign"),
     (check_question, asking((2, 1), strength=3.0), "in the right place"),
     (
@@ -108,7 +144,16 @@ WRONG = [
     (
         check_sizes,
         lambda x, q, k, v, o: joined(mixed(x, q, k, v, x.size(-1) // len(q))) @ o,
-        "numbers are not",
+        "divided by √(d_model / h)",
+    ),
+    (check_sizes, scaled(lambda d, h, d_k: (d / h) ** 0.5), "by √(d_model / h)"),
+    (check_sizes, scaled(lambda d, h, d_k: d_k), "divided by d_k"),
+    (check_sizes, scaled(lambda d, h, d_k: 6**0.5), "but not for 2 heads"),
+    (check_sizes, reshaped, "does not put the matrices side by side"),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: joined(mixed(x, q, k, v, axis=0)) @ o,
+        "over the heads",
     ),
     (
         check_sizes,
@@ -177,6 +222,17 @@ WRONG = [
     ),
     (check_two, with_slices(lambda o, h, d, k: o[:k]), "the first slice"),
     (check_two, with_slices(lambda o, h, d, k: o), "want transposing"),
+    (check_two, three_heads, "but not for 2 heads"),
+    (
+        check_two,
+        with_slices(lambda o, h, d, k: o.reshape(3, 4, 8)),
+        "but not for 2 heads",
+    ),
+    (
+        check_two,
+        lambda q, k, v, o: (q @ k.mT / 6**0.5, both(q, k, v, o)[1]),
+        "but not for 2 heads",
+    ),
 ]
 
 

@@ -65,6 +65,42 @@ def rotation(k, d_model):
     return torch.block_diag(*blocks)
 
 
+def some_clocks(columns, factor):
+    """A head whose query keeps the first columns only, the fastest clocks."""
+
+    def looks_ahead(d_model):
+        kept = torch.zeros(d_model)
+        kept[:columns] = 1
+        return factor * rotation(2, d_model) @ torch.diag(kept)
+
+    return looks_ahead
+
+
+def angles(length, d_model):
+    rates = 10_000.0 ** (-(torch.arange(d_model) // 2) * 2 / d_model)
+    return torch.outer(torch.arange(length), rates)
+
+
+def no_cosines(length, d_model):
+    rows = sinusoids(length, d_model)
+    rows[:, 1::2] = 0
+    return rows
+
+
+def from_lengths(start):
+    """Chunks of a text, each from `start(place in the list, chunk, chunks)`."""
+
+    def encode_chunks(encode, chunks):
+        starts = (start(i, chunk, chunks) for i, chunk in enumerate(chunks))
+        return [encode(c, start=s) for c, s in zip(chunks, starts, strict=True)]
+
+    return encode_chunks
+
+
+def forwards(encode, chunks):
+    return chunked()(encode.forward, chunks)
+
+
 def fitted_step(k, d_model, places=42):
     """The least matrix that carries the first positions k on: no rotation."""
     rows = sinusoids(places, d_model).double()
@@ -122,6 +158,11 @@ RIGHT = [
     (check_wavelengths, turns(6.28, 60_600)),
     (check_ahead, lambda d: 64 * rotation(2, d)),
     (check_ahead, lambda d: 100 * rotation(2, d).double()),
+    (check_ahead, lambda d: 24 * rotation(2, d)),
+    (check_ahead, lambda d: 1e6 * rotation(2, d)),
+    (check_ahead, lambda d: (64 * rotation(2, d)).numpy()),
+    (check_table, lambda length, d: sinusoids(length, d).tolist()),
+    (check_table, lambda length, d: list(sinusoids(length, d))),
     (check_start, chunked()),
     (check_start, each_word),
 ]
@@ -139,6 +180,8 @@ WRONG = [
     (check_table, all_sines, "All columns are sines"),
     (check_table, swapped, "swapped"),
     (check_table, halves, "layout"),
+    (check_table, angles, "Those are the angles"),
+    (check_table, no_cosines, "odd columns are 0"),
     (check_table, lambda n, d: sinusoids(n, d).T, "transposed"),
     (check_table, lambda n, d: sinusoids(n + 1, d), "shape"),
     (check_table, shifted, "position 3"),
@@ -163,6 +206,9 @@ WRONG = [
     (check_ahead, lambda d: torch.zeros(d, d), "No one distance"),
     (check_ahead, lambda d: torch.eye(3), "shape"),
     (check_ahead, lambda d: 64 * fitted_step(2, d), "first words"),
+    (check_ahead, some_clocks(2, 20_000), "as little as 0.12"),
+    (check_ahead, some_clocks(4, 2000), "as little as 0.19"),
+    (check_ahead, some_clocks(8, 200), "as little as 0.54"),
     (check_table, lambda length, d: torch.full((length, d), torch.nan), "position 0"),
     (check_ahead, lambda d: "forward", "tensor"),
     (check_start, chunked(step="none"), "`start` is missing"),
@@ -173,6 +219,18 @@ WRONG = [
     (check_start, chunked(first=5), "Some words"),
     (check_start, at_once, "called 1 of 5 times"),
     (check_start, by_hand, "never called"),
+    (check_start, forwards, "never called `encode`: call it as encode(chunk, start=…)"),
+    (check_start, from_lengths(lambda i, c, _: i * c.size(1)), "differ in length"),
+    (
+        check_start,
+        from_lengths(lambda i, _, all_: i * all_[0].size(1)),
+        "differ in length",
+    ),
+    (
+        check_start,
+        from_lengths(lambda i, _, all_: all_[i - 1].size(1) if i else 0),
+        "only the length of the chunk before",
+    ),
     (check_ahead, lambda d: 64 * rotation(2, 64), "64, not for 32. The shape"),
     (check_start, lambda encode, chunks: torch.cat(chunks, 1), "list"),
     (check_start, lambda encode, chunks: chunks, "as it went in"),

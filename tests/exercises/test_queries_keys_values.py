@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,20 @@ def hidden(x, w_query, w_key):
 def renormalised(x, q, k, v):
     kept = weights(x, q, k).masked_fill(diagonal(x), 0.0)
     return kept / kept.sum(dim=-1, keepdim=True) @ (x @ v)
+
+
+def crossed_out(x, q, k):
+    return weights(x, q, k).masked_fill(diagonal(x), 0.0)
+
+
+def without_keepdim(x, q, k, v):
+    kept = crossed_out(x, q, k)
+    return kept / kept.sum(-1) @ (x @ v)
+
+
+def exponentials_without_keepdim(x, q, k, v):
+    raised = ((x @ q) @ (x @ k).T).exp() * ~diagonal(x)
+    return raised / raised.sum(-1) @ (x @ v)
 
 
 def exponentials(x, w_query, w_key, w_value):
@@ -88,9 +103,15 @@ def five_words(x, w_query, w_key, w_value):
 RIGHT = [
     (check_loud_key, [0.0, 9.0]),
     (check_loud_key, torch.tensor([-1.0, 8.0])),
-    (check_place_row, [0, 0, 0, 4]),
+    (check_loud_key, [[0, 9]]),
+    (check_loud_key, np.array([0, 9])),
+    (check_place_row, [0, 0, 0, 5]),
+    (check_place_row, [0, 0, 0, 4.34]),
     (check_place_row, torch.tensor([-1.0, -1.0, 0.0, 4.0])),
+    (check_place_row, np.array([[0], [0], [0], [5]])),
     (check_attend_others, others()),
+    (check_attend_others, lambda *given: others()(*given).numpy()),
+    (check_attend_others, lambda *given: others()(*given).tolist()),
     (check_attend_others, others(fill=-1e9)),
     (check_attend_others, exponentials),
     (check_attend_others, word_by_word),
@@ -102,14 +123,20 @@ WRONG = [
     (check_loud_key, [5, 5], "stretched"),
     (check_loud_key, [4, 2], "but so is the cosine"),
     (check_loud_key, [0, 1], "too short"),
+    (check_loud_key, [1.1, 0.8], "dot product 3 against 3"),
     (check_loud_key, [-5, -5], "no length makes"),
     (check_loud_key, [0.1, 0.1], "the direction of"),
     (check_loud_key, [1, 0.5], "other way round"),
     (check_loud_key, [0, 0], "length zero"),
     (check_loud_key, [1, 2, 3], "two numbers"),
-    (check_loud_key, "loud", "That is text"),
-    (check_loud_key, [0, float("inf")], "must be finite"),
+    (check_loud_key, "loud", "two numbers"),
+    (check_loud_key, ["4", "0"], "without quotes"),
+    (check_loud_key, [0, float("inf")], "yours is inf"),
+    (check_place_row, ["0", "0", "0", "5"], "without quotes"),
+    (check_place_row, "when", "four numbers"),
     (check_place_row, [0, 0, 0, 1], "too short"),
+    (check_place_row, [0, 0, 0, 4], "too short"),
+    (check_place_row, [-0.28, 0.86, -0.28, 4.02], "septembre gets 0.920"),
     (check_place_row, [0, 3, 0, 3], "as well as septembre"),
     (check_place_row, [0, 0, -1, 0], "as well as septembre"),
     (check_place_row, [0, 3, 0, 1], "still largest in what"),
@@ -140,6 +167,18 @@ WRONG = [
     (check_attend_others, lambda x, q, k, v: others()(x, q, q, v), "One matrix"),
     (check_attend_others, lambda x, q, k, v: others()(x, k, k, v), "One matrix"),
     (check_attend_others, lambda x, q, k, v: x @ v, "kept the diagonal"),
+    (check_attend_others, without_keepdim, "column j by the sum of row j"),
+    (check_attend_others, exponentials_without_keepdim, "column j by the sum of row j"),
+    (
+        check_attend_others,
+        lambda x, q, k, v: crossed_out(x, q, k).softmax(-1) @ x @ v,
+        "a second softmax",
+    ),
+    (
+        check_attend_others,
+        lambda *given: others()(*given).T,
+        "It is transposed. The shape is",
+    ),
     (check_attend_others, lambda x, q, k, v: x[0], "shape"),
 ]
 
@@ -166,6 +205,14 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS)
 def test_unanswered(check):
     assert repr(check(...)).startswith("○")
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [(check_loud_key, [..., ...]), (check_place_row, [0, 0, 0, ...])],
+)
+def test_three_dots_in_a_list_are_no_answer_yet(check, answer):
+    assert repr(check(answer)).startswith("○")
 
 
 def test_untouched_stub_is_unanswered():

@@ -7,8 +7,22 @@ import torch
 
 from bookkit.checks.recurrence import check_additive, check_gate, check_gradient
 
+
+def one_by_one(s, m, a, b, v):
+    return [torch.tanh(s @ a + one @ b) @ v for one in m]
+
+
+def by_logarithms(log, exp):
+    def gradient_left(h, u):
+        return exp(sum(log(u * (1 - x * x)) for x in h[1:]))
+
+    return gradient_left
+
+
 RIGHT = [
     (check_additive, lambda s, m, a, b, v: torch.tanh(s @ a + m @ b) @ v),
+    (check_additive, one_by_one),
+    (check_additive, lambda *given: torch.stack(one_by_one(*given)).numpy()),
     (check_additive, lambda s, m, a, b, v: ((m @ b + s @ a).tanh() * v).sum(-1)),
     (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).prod()),
     (check_gradient, lambda h, u: math.prod(u * (1 - x * x) for x in h[1:].tolist())),
@@ -57,6 +71,19 @@ WRONG = [
         lambda h, u: (u * (1 - h[1:].tanh() ** 2)).prod(),
         "through tanh already",
     ),
+    (
+        check_gradient,
+        lambda h, u: u ** len(h) * (1 - h[1:] ** 2).prod(),
+        "One u too many",
+    ),
+    (
+        check_gradient,
+        lambda h, u: (u * (1 - torch.tanh(u * h[:-1]) ** 2)).prod(),
+        "The words enter the states too",
+    ),
+    (check_gradient, by_logarithms(math.log, math.exp), "no negative number"),
+    (check_gradient, by_logarithms(torch.log, torch.exp), "u may be negative"),
+    (check_gate, 5, "0.51 of the cell is left"),
     (check_gate, 0, "half is lost at every step"),
     (check_gate, 0.5 ** (1 / 100), "the gate itself"),
     (check_gate, -4.97, "negative bias"),

@@ -33,9 +33,24 @@ def three_numbers(inputs, w, u):
     return state
 
 
+def four_words(inputs, w, u):
+    state = torch.zeros(u.size(0))
+    for i in range(4):
+        state = torch.tanh(inputs[i] @ w + state @ u)
+    return state
+
+
+def four_names(inputs, w, u):
+    a, b, c, d = inputs
+    return read(torch.stack([a, b, c, d]), w, u)
+
+
 RIGHT = [
     (check_last_state, read),
+    (check_last_state, lambda x, w, u: read(x, w, u).numpy()),
+    (check_last_state, lambda x, w, u: read(x, w, u).tolist()),
     (check_context, lambda scores, memory: scores.softmax(0) @ memory),
+    (check_context, lambda s, m: list(s.softmax(0) @ m)),
     (check_context, lambda s, m: (s.softmax(0)[:, None] * m).sum(0)),
     (check_layers, 20),
     (check_layers, 20.0),
@@ -54,10 +69,19 @@ WRONG = [
     (check_last_state, lambda x, w, u: read(x, w, u.T), "transposed"),
     (check_last_state, lambda x, w, u: x @ u, "want transposing"),
     (check_last_state, lambda x, w, u: torch.zeros(3), "words play no part"),
-    (check_last_state, lambda x, w, u: [0.0, 0.0, 0.0], "a tensor, not a list"),
+    (check_last_state, lambda x, w, u: [0.0, 0.0, 0.0], "words play no part"),
+    (check_last_state, lambda x, w, u: "state", "a tensor, not text"),
     (check_last_state, lambda x, w, u: read(x, w, u)[None], "axis of size 1"),
     (check_last_state, lambda x, w, u: read(x, w, torch.eye(3)), "U is missing"),
     (check_last_state, three_numbers, "not for one of two"),
+    (check_last_state, four_words, "not for three"),
+    (check_last_state, four_names, "not for three"),
+    (check_last_state, lambda x, w, u: read(x[1:], w, u), "left out the first word"),
+    (
+        check_last_state,
+        lambda x, w, u: read(x, w, u, bend=lambda h: h).tanh(),
+        "its own tanh",
+    ),
     (check_context, lambda s, m: s.softmax(0), "Those are the weights"),
     (check_context, lambda s, m: s @ m, "no softmax"),
     (check_context, lambda s, m: s.exp() @ m, "divide by their sum"),
@@ -89,6 +113,7 @@ WRONG = [
     (check_cost, -512, "positive"),
     (check_cost, 7, "Set 2n²d"),
     (check_layers, lambda: 20, "not a function"),
+    (check_layers, torch.nn.Linear(1, 20), "not a layer"),
     (check_context, lambda s, m: m @ s.softmax(0), "want transposing"),
     (check_context, lambda s, m: (s.softmax(0) @ m).item(), "raised"),
 ]
