@@ -102,7 +102,7 @@ def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict
                 (u * (1 - wordless**2)).prod()
             ),
         }
-        on_nan = "There is NaN in it: u may be negative, and then has no logarithm."
+        on_nan = "There is NaN in it: did you take a logarithm? u may be negative."
         result = torch.as_tensor(answer(h, u), dtype=torch.float32)
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes, on_nan))
