@@ -74,6 +74,9 @@ def check_score(score: Callable[..., Any]) -> Verdict:
         ),
         "Padding gets no weight, so an even share is one over the sentence's own "
         "length, not over the batch's.": (found - 1 / 6).mean(dim=0),
+        "The mean of 1/length is not 1 over the mean length.": (
+            found.mean(dim=0) - 1 / lengths.float().mean()
+        ),
         "The heads are averaged: each has a score of its own.": expected.mean(),
         "The sentences are not averaged yet: one score for each head.": found - luck,
         "The sign is wrong: more than an even share should be above zero.": -expected,
@@ -118,6 +121,19 @@ def check_followed(
         "share 1 - own.": cross @ (layers[1] + own * same) @ (layers[0] + own * same),
         "The rows sum to two: a position counts with the share `own`, and what it "
         "attends to with 1 - own.": cross @ (layers[1] + same) @ (layers[0] + same),
+        "The rows sum to less than one: a position counts with the share `own`, and "
+        "what it attends to with 1 - own.": (
+            cross @ (layers[1] + own * same) @ (layers[0] + own * same) / 4
+        ),
+        "You added `own` to every entry: it belongs on the diagonal (torch.eye).": (
+            cross @ (own + (1 - own) * layers[1]) @ (own + (1 - own) * layers[0])
+        ),
+        "Keep the share `own` of the weights so far, not of `cross`.": (
+            own * cross + (1 - own) * cross @ high @ layers[0]
+        ),
+        "The share that stays with the position, `own`, is missing.": (
+            (1 - own) ** 2 * cross @ layers[1] @ layers[0]
+        ),
         "You counted a position half as itself: use `own`.": (
             cross @ mixed(layers[1], 0.5) @ mixed(layers[0], 0.5)
         ),
@@ -163,6 +179,9 @@ def check_each(accuracy_of_each: Callable[[Tensor, Tensor], Any]) -> Verdict:
         "each label its own.": same.mean(),
         "These are the shares of 0 and 1 among the predictions: compare them with the "
         "labels.": torch.stack([(predicted == i).double().mean() for i in (0, 1)]),
+        "Those are the shares predicted as 1: on label 0 these are the errors.": (
+            torch.stack([1 - expected[0], expected[1]])
+        ),
         "The two are in the wrong order: label 0 comes first.": expected.flip(0),
         "These are error rates: an accuracy counts what is right.": 1 - expected,
     }

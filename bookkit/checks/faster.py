@@ -32,6 +32,7 @@ def check_logits(gigabytes: Any) -> Verdict:
         "(float32 takes four), or did you count the softmax, too? Count only the "
         "logits, once.",
         3700.0: "That is in megabytes.",
+        3.7e9: "That is in bytes: divide by 10⁹.",
         11.1: "That is logits, softmax and gradient together: count only the "
         "logits, once.",
     }
@@ -106,6 +107,7 @@ def check_gradient(gradient: Callable[[Tensor, Tensor, float], Any]) -> Verdict:
             logits - target
         ),
         "That is the target q. Subtract it from p.": target,
+        "That is p: subtract the target q.": p,
         "You took logarithms of p: those are in the loss, not in its gradient.": (
             p.log() - target
         ),
@@ -177,6 +179,7 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         unscaled = unscaled + powers
         inverted = powers + (inverted * (top - old).exp() if inverted else 0)
     logit_by_logit = (row - row.cummax(dim=0).values).exp().sum()
+    by_its_own = torch.stack([(piece - piece.max()).exp().sum() for piece in pieces])
     mistakes = {
         "You added the logarithms of the pieces: add the sums inside the logarithms.": (
             parts.sum()
@@ -190,12 +193,15 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         "You took the mean of the exponentials: take their sum.": (
             expected - math.log(len(row))
         ),
+        "You began with 0, the logarithm of 1: begin with -inf.": (
+            (1 + expected.exp()).log()
+        ),
         not_rescaled: top + unscaled.log(),
         "The factor is inverted: when the largest logit so far grows, multiply the sum "
         "so far by e^(old largest - new largest).": top + inverted.log(),
     }
     answer = torch.as_tensor(log_sum_exp([piece.clone() for piece in pieces]))
-    if near(answer, top + logit_by_logit.log()):
+    if any(near(answer, top + s.log()) for s in (logit_by_logit, by_its_own.sum())):
         return wrong(not_rescaled)
     if not near(answer, expected):
         return wrong(explain(answer, expected, mistakes))
@@ -226,6 +232,13 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         return wrong(
             "A later piece may hold the largest logit: the largest of the first piece "
             f"will not do. After 0 and then 900 it should be 900; got {answer:.2f}."
+        )
+    falling = [torch.tensor([900.0]), torch.tensor([0.0])]
+    answer = attempt(falling)
+    if not near(answer, torch.cat(falling).logsumexp(dim=-1)):
+        return wrong(
+            "A later piece may hold only smaller logits: keep the largest so far. "
+            f"After 900 and then 0 it should be 900; got {answer:.2f}."
         )
     low = [torch.tensor([-900.0]), torch.tensor([-901.0])]
     if not near(attempt(low), torch.cat(low).logsumexp(dim=-1)):

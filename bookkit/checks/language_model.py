@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,6 +40,19 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
         float(2 ** surprise.mean()): (
             "You took two to the power of nats: with natural logarithms the base is e."
         ),
+        float((surprise.mean() / math.log(2)).exp()): (
+            "You took e to the power of bits: with bits the base is two."
+        ),
+        float(1 / (-surprise).exp().mean()): (
+            "You averaged probabilities: average their logarithms."
+        ),
+        float((-logits.gather(-1, labels[:, None])).mean().exp()): (
+            "A logit is not the logarithm of a probability: take log_softmax first."
+        ),
+        float((-logs[:, labels]).mean().exp()): (
+            "Every row got the labels of all rows: a row has one label. As an index, "
+            "[torch.arange(len(labels)), labels] takes one entry in each row."
+        ),
         float(surprise.exp().mean()): (
             "You took the mean of exponentials: take the mean of the surprise first, "
             "and then the exponential."
@@ -65,13 +77,20 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
     }
     if math.isclose(answer, expected, abs_tol=1e-4):
         even = number(perplexity(torch.zeros(5, 7), torch.tensor([0, 6, 3, 3, 1])))
-        if math.isclose(even, 7.0, abs_tol=1e-3):
-            return right(
-                "A uniform guess among seven tokens has a perplexity of seven."
+        if not math.isclose(even, 7.0, abs_tol=1e-3):
+            return wrong(
+                f"A uniform guess among seven tokens gives {even:.3f}; it should be 7."
             )
-        return wrong(
-            f"A uniform guess among seven tokens gives {even:.3f}; it should be 7."
-        )
+        try:
+            even = float(perplexity(torch.zeros(2000, 7), torch.arange(2000) % 7))
+        except (ArithmeticError, ValueError):  # 1 / 0 and log(0) by `math`
+            even = math.inf
+        if not math.isclose(even, 7.0, abs_tol=1e-2):
+            return wrong(
+                "Right for a short text, but the product of 2,000 probabilities is 0: "
+                "add their logarithms."
+            )
+        return right("A uniform guess among seven tokens has a perplexity of seven.")
     for value, message in known.items():
         if math.isclose(answer, value, abs_tol=1e-4):
             return wrong(message)
@@ -93,6 +112,7 @@ def check_vocabularies(bits: Any) -> Verdict:
         math.log2(5): "These are the bits a character of the first model.",
         math.log(300) / 4: "These are nats: for bits, take the logarithm to base two.",
         math.log2(300 / 4): "You divided the perplexity: divide its logarithm.",
+        300**0.25: "That is the perplexity of a character: take its logarithm.",
         300 / 4: "You divided the perplexity: take its logarithm first.",
         token * 4: "You multiplied by four: divide, because a character costs less "
         "than a token.",
@@ -108,112 +128,6 @@ def check_vocabularies(bits: Any) -> Verdict:
 
 
 @exercise
-def check_bigram(bigram: Callable[[str, str, str, int], Any]) -> Verdict:
-    """Exercise: a bigram with absolute discounting over the uniform guess."""
-    text, size = "bandana banana b", 6
-
-    followers = [b for a, b in pairwise(text) if a == "n"]
-    count, kinds, total = followers.count("a"), len(set(followers)), len(followers)
-
-    def smoothed(first: str, second: str) -> float:
-        return _smoothed(text, first, second, size)
-
-    found = number(bigram(text, "n", "a", size), "a probability")
-    unigram = text.count("a") / len(text)
-    known = {
-        count / total: "That is the relative frequency: subtract δ from the count.",
-        max(count - 0.75, 0) / total: (
-            "You subtracted δ but did not redistribute it: the probabilities no "
-            "longer sum to one."
-        ),
-        (count - 0.75 + 0.75 / size) / total: (
-            "Each different follower gives up δ, not only one: redistribute δ times "
-            "k(h)."
-        ),
-        (count - 0.75 + 0.75 * total / size) / total: (
-            "k(h) is the number of different followers: count each of them once."
-        ),
-        (count - 0.75 + 0.75 * kinds) / total: (
-            "What the counts give up is spread over the vocabulary: multiply it by "
-            "the uniform guess, 1 / vocab_size."
-        ),
-        (count - 0.75 + 0.75 * kinds * unigram) / total: (
-            "You multiplied by the unigram probability; in this exercise the lower "
-            "order is the uniform guess, 1 / vocab_size."
-        ),
-        (count - 0.75 + 0.75 * kinds / len(set(text))) / total: (
-            "You divided by the number of different characters in this text: "
-            "vocab_size may be larger."
-        ),
-        (count - 0.75 + 0.75 * kinds / size) / len(text): (
-            "You divided by the length of the text: divide by the number of pairs "
-            "that begin with `first`."
-        ),
-    }
-    if math.isclose(found, smoothed("n", "a"), abs_tol=1e-6):
-        unseen = number(bigram(text, "n", "b", size))
-        if unseen < 0 or math.isclose(unseen, (0.75 * kinds / size - 0.75) / total):
-            return wrong(
-                "For a pair that never occurred, the count minus δ is negative: use "
-                "zero instead."
-            )
-        if not math.isclose(unseen, smoothed("n", "b"), abs_tol=1e-6):
-            return wrong(
-                "A pair that never occurred should still get δ · k(h) / (vocab_size "
-                f"· c(h)) = {smoothed('n', 'b'):.4f}; got {unseen:.4f}."
-            )
-        others = [number(bigram(text, "a", each, 10)) for each in "bnd x"]
-        wanted = [_smoothed(text, "a", each, 10) for each in "bnd x"]
-        if torch.allclose(torch.tensor(others), torch.tensor(wanted)):
-            if not math.isclose(
-                number(bigram("aaab", "a", "a", 10)),
-                _smoothed("aaab", "a", "a", 10),
-                abs_tol=1e-6,
-            ):
-                return wrong(
-                    "In aaab, a follows a twice: str.count skips overlapping pairs."
-                )
-            return right(
-                "Every count is discounted, and no pair has probability zero any more."
-            )
-        return wrong("It fails for another context and a larger vocabulary.")
-    if any(
-        math.isclose(found, value, abs_tol=1e-6)
-        for value in (count / total, max(count - 0.75, 0) / total)
-    ):  # what an unseen pair gets tells apart what these are
-        try:
-            unseen = number(bigram(text, "n", "b", size))
-        except (KeyError, ZeroDivisionError):
-            unseen = 0.0
-        if math.isclose(found, count / total, abs_tol=1e-6) and math.isclose(
-            unseen, 0.75 / total, abs_tol=1e-6
-        ):
-            return wrong(
-                "You subtracted δ, but for `a` after `n` you added δ / c(h), which "
-                "brings it back: add δ · k(h) / (vocab_size · c(h)) to every pair."
-            )
-        spread = (0.75 * kinds / (total * each) for each in (size, size - kinds))
-        if found < count / total and any(
-            math.isclose(unseen, each, abs_tol=1e-6) for each in spread
-        ):
-            return wrong(
-                "You gave what was subtracted to unseen pairs alone. Seen pairs get "
-                "their part of it, too: interpolate, and add δ · k(h) / (vocab_size "
-                "· c(h)) to every pair."
-            )
-    for value, message in known.items():
-        if math.isclose(found, value, abs_tol=1e-6):
-            return wrong(message)
-    return wrong(f"For n, a it should be {smoothed('n', 'a'):.4f}; got {found:.4f}.")
-
-
-def _smoothed(text: str, first: str, second: str, size: int) -> float:
-    followers = [b for a, b in pairwise(text) if a == first]
-    kept = max(followers.count(second) - 0.75, 0)
-    return (kept + 0.75 * len(set(followers)) / size) / len(followers)
-
-
-@exercise
 def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
     """Exercise: a causal mask whose first positions all attend to one another."""
     answer = tensor(prefix_mask(3, 5), "a tensor of booleans")
@@ -221,9 +135,11 @@ def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
     prefix = torch.arange(5) < 3
     expected = past | (prefix & prefix[:, None])
     if answer.shape != expected.shape:
+        squeezed = answer.squeeze().shape == expected.shape
+        why = "an axis of size 1 too many" if squeezed else "length includes the prefix"
         return wrong(
             "The mask should be (length, length) = (5, 5), got "
-            f"{tuple(answer.shape)}: length includes the prefix."
+            f"{tuple(answer.shape)}: {why}."
         )
     if answer.dtype != torch.bool:
         return wrong(f"The mask should be boolean, got {answer.dtype}.")

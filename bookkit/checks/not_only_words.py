@@ -36,8 +36,6 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
         if len(ends) != 2:
             raise Refused(f"Give back {wanted}.")
         low, high = ends
-        if low > high:
-            return wrong("The lower end comes first.")
         reach = _quantile((1 + share) / 2)
 
         # One per cent, because a quantile may come from a table: 1.28, 0.67.
@@ -49,6 +47,23 @@ def check_interval(interval: Callable[..., Any]) -> Verdict:
 
         if is_half(std * reach):
             continue
+        if is_half(-std * reach):
+            return wrong("The lower end comes first.")
+        if low == 0 and math.isclose(high, mean + std * reach, rel_tol=1e-2):
+            return wrong("You cut off the interval at 0: its lower end is below.")
+        off = std * _quantile(share / 2)
+        if is_half(off) or is_half(-off):
+            return wrong(
+                "`icdf` takes the share below a point, and half lies below the mean: "
+                "0.5 + share/2."
+            )
+        if is_half(mean + std * reach):
+            return wrong("The quantile of Normal(mean, std) is an end already.")
+        if is_half(std * reach / 2):
+            return wrong(
+                "That is half as wide as it should be: each end is std times the "
+                "quantile from the mean."
+            )
         if is_half(std):
             return wrong(
                 "You took one standard deviation to either side, whatever the share: "
@@ -140,6 +155,8 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
             )
         if found[-1] in (cut - horizon, cut - 1, cut):
             return wrong("A window needs room for its history too.")
+        if found == list(range(1, last + 1)) or found == list(range(1, last + 2)):
+            return wrong("The first window is missing: indices count from 0.")
         if found[-1] == last + 1:
             return wrong(
                 "One window too many: its last value has the index `cut`, and "
@@ -150,8 +167,6 @@ def check_starts(starts: Callable[..., Any]) -> Verdict:
                 "One more window fits: its last value is just before the cut. Note "
                 "that range leaves out its end."
             )
-        if found == list(range(1, last + 1)) or found == list(range(1, last + 2)):
-            return wrong("The first window is missing: indices count from 0.")
         step = found[1] - found[0] if len(found) > 1 else 0
         if found[-1] == last or (step > 1 and found == list(range(0, last + 1, step))):
             return wrong(
@@ -169,7 +184,7 @@ def check_join(join: Callable[[Tensor, int], Tensor]) -> Verdict:
     """Patches, row by row, back to the image."""
     for side, size in ((4, 2), (3, 4), (2, 3)):
         length = side * size
-        image = torch.arange(length**2).float().view(length, length) + 11
+        image = torch.arange(length**2).float().view(length, length) + 11.5
         grid = image.view(side, size, side, size).transpose(1, 2)
         patches = grid.reshape(side**2, size**2)
         answer = tensor(join(patches, size), "the image")

@@ -39,7 +39,8 @@ def check_cache(tokens: Any) -> Verdict:
         4 * exact: "Two factors of 2 are missing: both keys and values are kept, two "
         "tables per layer, and a number in 16 bits takes 2 bytes.",
         exact / 4: "The 32 query heads are not kept: only the 8 sets are, once each.",
-        exact * 32: "Every layer has keys and values of its own: 32 times as much.",
+        exact * 32: "That is 32 times too much: every layer has keys and values of its "
+        "own, and a set has 128 numbers, not 128 / 32.",
         exact * 8: "There are 8 sets of keys and values in a layer, not one; or did "
         "you take the memory in bits, and a number in bytes?",
         exact * 1e9 / 2**30: "A GiB is 2³⁰ bytes, not 10⁹.",
@@ -139,6 +140,10 @@ def check_neighbours(rotate: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
             "The exponent is -i / d_k; it should be -2i / d_k.",
         ),
         (
+            _rotated(x, positions, torch.ones(4), neighbours=True),
+            "All pairs are rotated at the same rate: it falls with i.",
+        ),
+        (
             _rotated(x, torch.arange(5), rates, neighbours=True),
             "You used the row numbers as positions: use `positions` instead.",
         ),
@@ -172,11 +177,13 @@ def check_centred(centre: Callable[[nn.Linear], nn.Linear]) -> Verdict:
     answer = centre(linear)
     if not isinstance(answer, nn.Linear):
         raise Refused("Give back an nn.Linear: subtract the mean from its weights.")
+    new, old = (
+        f"{tuple(each.weight.shape)}, {each.weight.dtype}" for each in (answer, before)
+    )
+    if new != old:
+        return wrong(f"Its weight is {new}; it should be {old}, as that of `linear`.")
     with torch.no_grad():
         output, plain = tensor(answer(x)), before(x)
-        if output.shape != plain.shape:
-            shape = tuple(output.shape)
-            return wrong(f"The outputs should have shape (20, 10), but have {shape}.")
         expected = plain - plain.mean(dim=-1, keepdim=True)
         if near(output, expected):
             kept = linear.weight.equal(before.weight) and linear.bias.equal(before.bias)
@@ -185,6 +192,8 @@ def check_centred(centre: Callable[[nn.Linear], nn.Linear]) -> Verdict:
                     "The outputs are right, but your function changed the weights of "
                     "`linear` itself: put the new ones into an nn.Linear of their own."
                 )
+            if not near(answer.weight.mean(dim=0), torch.zeros(6)):
+                return wrong("The outputs are right, but the weights are not centred.")
             small, few = nn.Linear(4, 7), torch.randn(5, 4)
             plain = small(few)
             wanted = plain - plain.mean(dim=-1, keepdim=True)

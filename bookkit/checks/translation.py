@@ -45,6 +45,14 @@ def _longest_first(word: str, merges: Merges) -> list[str]:
     return pieces
 
 
+def _replaced(word: str, merges: Merges) -> list[str]:
+    """The pieces, if a pair is sought in the text of all pieces."""
+    text = " ".join(word)
+    for first, second in merges:
+        text = text.replace(f"{first} {second}", first + second)
+    return text.split()
+
+
 def _any_first(word: str, merges: Merges) -> list[str]:
     """The first pair from the left that some merge has, again and again."""
     pieces = list(word)
@@ -83,7 +91,7 @@ def check_encode(encode: Callable[[str, Merges], Any]) -> Verdict:
         if "".join(pieces) != word:
             return wrong(f"Letters were lost or doubled: {shown}")
         if pieces == list(word):
-            return wrong(f"Nothing was joined: {shown}")
+            return wrong(f"Nothing was joined (the pairs are tuples): {shown}")
         if word == "est":
             return wrong(
                 "A pair is two pieces, not the letters that they make together: "
@@ -91,6 +99,11 @@ def check_encode(encode: Callable[[str, Merges], Any]) -> Verdict:
             )
         if word == "abab":
             return wrong(f"A merge joins all its pairs before the next begins: {shown}")
+        if pieces == _replaced(word, merges):
+            return wrong(
+                "`replace` also joins the end of one piece with the beginning of the "
+                f"next. A pair is two whole pieces: {shown}"
+            )
         if pieces == _encode(word, merges, first_only=True):
             return wrong(f"A pair is joined wherever it occurs, not once: {shown}")
         if pieces == _encode(word, merges[::-1]):
@@ -144,8 +157,12 @@ def check_better(
     scores, others = (_bleu(each.sum(dim=1)) for each in drawn)
     ahead = (others > scores).double().mean().item()
     share = share_better(first.clone(), second.clone(), draws.clone(), _bleu)
+    if isinstance(share, bool) or getattr(share, "dtype", None) is torch.bool:
+        return wrong("That is True or False: give the share of the draws, a number.")
     answer = number(share, "a share, one number")
     if math.isclose(answer, ahead, abs_tol=1e-6):
+        if number(share_better(first, first, draws, _bleu)) != 0:
+            return wrong("Equal is not higher: a tie does not count for `second`.")
         return right("In the same draw for both, added up before BLEU is taken.")
     singly = [_bleu(each).mean(dim=1) for each in drawn]
     apart = [_bleu(first), _bleu(second)]
@@ -165,7 +182,8 @@ def check_better(
             "That is the mean difference in BLEU. How often is it above 0?"
         ),
         float(_bleu(second.sum(dim=0)) > _bleu(first.sum(dim=0))): (
-            "That compares the two once, on all sentences. Compare them in each draw."
+            "Did you compare the two once, on all sentences? Compare them in each "
+            "draw, a row of `draws`."
         ),
     }
     for value, message in known.items():
@@ -194,12 +212,26 @@ def _counts(hypothesis: list[str], reference: list[str]) -> list[tuple[int, int]
     return found
 
 
-def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
-    """What known mistakes make of a corpus, and the right BLEU under ""."""
+def _mistaken(
+    pairs: list[tuple[list[str], list[str]]],
+) -> tuple[float, dict[str, float]]:
+    """The BLEU of a corpus, and what known mistakes make of it."""
+    orders = range(1, 5)
     counts = [_counts(*pair) for pair in pairs]
     by_n = list(zip(*counts, strict=True))
-    sums = [[sum(x) for x in zip(*each, strict=True)] for each in by_n]
-    precisions = [hits / total for hits, total in sums]
+    hits, totals = ([sum(one[i] for one in each) for each in by_n] for i in (0, 1))
+    lengths = [(len(h), len(r)) for h, r in pairs]
+    c, r = (sum(x) for x in zip(*lengths, strict=True))
+    brevity = min(1.0, math.exp(1 - r / c))
+
+    def over(totals: Sequence[float], hits: Sequence[float] = hits) -> float:
+        ratios = (hit / total for hit, total in zip(hits, totals, strict=True))
+        return 100 * math.prod(ratios) ** (1 / 4)
+
+    def at_least(least: float) -> list[float]:
+        """Totals to which a sentence adds at least this, not 0."""
+        return [sum(max(len(h) - n + 1, least) for h, _ in pairs) for n in orders]
+
     unclipped = [
         sum(
             count
@@ -207,27 +239,29 @@ def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
             for gram, count in _grams(h, n).items()
             if gram in _grams(r, n)
         )
-        / sums[n - 1][1]
-        for n in range(1, 5)
+        for n in orders
     ]
-    pooled = []
-    for n in range(1, 5):
-        ours, theirs = (
-            sum((_grams(pair[i], n) for pair in pairs), Counter()) for i in (0, 1)
+    pooled = [
+        (ours & theirs).total()
+        for ours, theirs in (
+            [sum((_grams(pair[i], n) for pair in pairs), Counter()) for i in (0, 1)]
+            for n in orders
         )
-        pooled.append((ours & theirs).total() / sums[n - 1][1])
-    lengths = [(len(h), len(r)) for h, r in pairs]
-    c, r = (sum(x) for x in zip(*lengths, strict=True))
-    brevity = min(1.0, math.exp(1 - r / c))
-    whole = 100 * math.prod(precisions) ** (1 / 4)
-    singly = [
-        min(1.0, math.exp(1 - b / a)) * math.prod(x / y for x, y in one) ** (1 / 4)
-        for one, (a, b) in zip(counts, lengths, strict=True)
     ]
-    shares = [mean(x / y for x, y in each) for each in by_n]
-    each_brevity = mean(min(1.0, math.exp(1 - b / a)) for a, b in lengths)
-    return {
-        "": brevity * whole,
+    kinds = [sum(len(_grams(h, n) & _grams(r, n)) for h, r in pairs) for n in orders]
+    of_kinds = [sum(len(_grams(h, n)) for h, _ in pairs) for n in orders]
+    recalled = [sum(_grams(r, n).total() for _, r in pairs) for n in orders]
+    joined = _counts(*([word for pair in pairs for word in pair[i]] for i in (0, 1)))
+    # A sentence without an n-gram has no precision.
+    ratios = [[x / y if y else 0.0 for x, y in one] for one in counts]
+    each_brevity = [min(1.0, math.exp(1 - b / a)) for a, b in lengths]
+    singly = [
+        each * math.prod(one) ** (1 / 4)
+        for each, one in zip(each_brevity, ratios, strict=True)
+    ]
+    shares = [mean(each) for each in zip(*ratios, strict=True)]
+    whole = over(totals)
+    return brevity * whole, {
         "That is the mean of the sentences' own scores. Add up hits, totals and "
         "lengths of the corpus first.": 100 * mean(singly),
         "You took the mean of the sentences' precisions: a short sentence counts as "
@@ -235,12 +269,33 @@ def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
             100 * brevity * math.prod(shares) ** (1 / 4)
         ),
         "You clipped the corpus as a whole: an n-gram counts only if the reference of "
-        "its own sentence has it.": 100 * brevity * math.prod(pooled) ** (1 / 4),
+        "its own sentence has it.": brevity * over(totals, pooled),
         "You did not clip: an n-gram that the reference has once counts once, however "
-        "often the hypothesis has it.": 100 * brevity * math.prod(unclipped) ** (1 / 4),
+        "often the hypothesis has it.": brevity * over(totals, unclipped),
+        "The hits count how often an n-gram occurs (.total()), not how many differ.": (
+            brevity * over(totals, kinds)
+        ),
+        "Hits and totals count how often an n-gram occurs (.total()), not how many "
+        "differ.": brevity * over(of_kinds, kinds),
+        "Those are recalls: divide by the number of the hypothesis's n-grams.": (
+            brevity * over(recalled)
+        ),
+        "Hypotheses and references are swapped.": (
+            min(1.0, math.exp(1 - c / r)) * over(recalled)
+        ),
+        "A sentence has len - n + 1 n-grams.": brevity * over([c] * 4),
+        "Your n-grams run from one sentence into the next.": (
+            brevity * over([y for _, y in joined], [x for x, _ in joined])
+        ),
+        "A sentence shorter than n has no n-grams: its total is 0, not less.": (
+            brevity * over(at_least(-math.inf))
+        ),
+        "A sentence shorter than n has no n-grams: its total is 0, not 1.": (
+            brevity * over(at_least(1))
+        ),
         "The brevity penalty is missing.": whole,
         "The brevity penalty is that of the whole corpus: add up the lengths first.": (
-            each_brevity * whole
+            mean(each_brevity) * whole
         ),
         "The penalty is for translations that are too short; yours is for long ones.": (
             min(1.0, math.exp(1 - c / r)) * whole
@@ -249,9 +304,11 @@ def _mistaken(pairs: list[tuple[list[str], list[str]]]) -> dict[str, float]:
             math.exp(1 - r / c) * whole
         ),
         "You took the mean of the four precisions. BLEU takes their geometric mean, "
-        "the fourth root of the product.": 100 * brevity * mean(precisions),
-        "The fourth root is missing.": 100 * brevity * math.prod(precisions),
-        "The formula is right, but BLEU is printed times 100.": (brevity * whole / 100),
+        "the fourth root of the product.": (
+            100 * brevity * mean(x / y for x, y in zip(hits, totals, strict=True))
+        ),
+        "The fourth root is missing.": 100 * brevity * (whole / 100) ** 4,
+        "The formula is right, but BLEU is printed times 100.": brevity * whole / 100,
     }
 
 
@@ -260,12 +317,13 @@ def check_corpus(
     corpus_bleu: Callable[[list[list[str]], list[list[str]]], Any],
 ) -> Verdict:
     """Exercise: the BLEU of a corpus."""
-    short = [
+    short = [  # the last pair has no 3-gram and no 4-gram
         ("a dog runs through snow", "a dog runs through the deep snow"),
         (
             "two women laugh at a man in a red hat near the beach",
             "two women laugh at the man in a red hat near a beach",
         ),
+        ("two dogs", "two dogs"),
     ]
     long = [
         (
@@ -274,10 +332,9 @@ def check_corpus(
         ),
         ("the man who sits there has a book", "the man who sits there reads a book"),
     ]
-    for sentences in (long, short):
+    for which, sentences in (("first", long), ("second", short)):
         pairs = [(h.split(), r.split()) for h, r in sentences]
-        results = _mistaken(pairs)
-        wanted = results.pop("")
+        wanted, mistakes = _mistaken(pairs)
         hypotheses, references = ([list(pair[i]) for pair in pairs] for i in (0, 1))
         answer = number(corpus_bleu(hypotheses, references), "a BLEU, one number")
         if math.isclose(answer, wanted, abs_tol=1e-4):  # as in float32
@@ -285,8 +342,10 @@ def check_corpus(
         rounded = [round(wanted, digits) for digits in range(4)]
         if any(math.isclose(answer, value, abs_tol=1e-4) for value in rounded):
             return wrong("The right number, but rounded: give back all its digits.")
-        for message, value in results.items():
+        for message, value in mistakes.items():
             if math.isclose(answer, value, abs_tol=1e-4):
                 return wrong(message)
-        return wrong(f"The BLEU of {sentences} is {wanted:.2f}, got {answer:.2f}.")
+        return wrong(
+            f"For the {which} test corpus it should be {wanted:.2f}, got {answer:.2f}."
+        )
     return right("Added up over the corpus, then divided.")

@@ -46,6 +46,18 @@ def each_by_loop(predicted, labels):
     return [one / all_ for one, all_ in zip(right, count, strict=True)]
 
 
+def step_by_step(change):
+    """Followed from the highest layer down; `change` is one step."""
+
+    def follow(cross, layers, own):
+        rollout = cross
+        for layer in reversed(layers):
+            rollout = change(rollout, layer, own, torch.eye(len(layer)), cross)
+        return rollout
+
+    return follow
+
+
 RIGHT = [
     (check_score, score),
     (check_score, score_by_loop),
@@ -87,6 +99,11 @@ WRONG = [
         lambda w, a, b, n: found(w, a, b).mean(0) - 1 / n,
         "keepdim",
     ),
+    (
+        check_score,
+        lambda w, a, b, n: found(w, a, b).mean(0) - 1 / n.float().mean(),
+        "over the mean length",
+    ),
     (check_score, lambda w, a, b, n: 0.5, "tensor"),
     (
         check_score,
@@ -110,6 +127,26 @@ WRONG = [
         lambda c, ls, o: followed(c, [x.mT for x in ls], o),
         "transposed",
     ),
+    (
+        check_followed,
+        step_by_step(lambda x, a, own, one, cross: x @ (a + own * one) / 2),
+        "less than one",
+    ),
+    (
+        check_followed,
+        step_by_step(lambda x, a, own, one, cross: x @ (own + (1 - own) * a)),
+        "to every entry",
+    ),
+    (
+        check_followed,
+        step_by_step(lambda x, a, own, one, cross: own * cross + (1 - own) * x @ a),
+        "not of `cross`",
+    ),
+    (
+        check_followed,
+        step_by_step(lambda x, a, own, one, cross: (1 - own) * x @ a),
+        "`own`, is missing",
+    ),
     (check_followed, lambda c, ls, o: c, "Nothing is followed"),
     (check_followed, lambda c, ls, o: c[:1], "shape"),
     (check_each, lambda p, y: each(p, y, group=p), "precision"),
@@ -117,6 +154,11 @@ WRONG = [
     (check_each, lambda p, y: (p == y).double().mean().item(), "two numbers"),
     (check_each, lambda p, y: each(p, y).flip(0), "wrong order"),
     (check_each, lambda p, y: 1 - each(p, y), "error rates"),
+    (
+        check_each,
+        lambda p, y: [p[y == label].double().mean() for label in (0, 1)],
+        "the shares predicted as 1",
+    ),
     (check_each, lambda p, y: each(p, torch.ones_like(y)), "NaN"),
     (
         check_each,

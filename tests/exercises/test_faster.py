@@ -120,6 +120,28 @@ def not_rescaled_by_logit(parts):
     return top + math.log(total)
 
 
+def largest_forgotten(parts):
+    """Each piece replaces the largest, which may be that of an earlier one."""
+    top, total = -math.inf, torch.zeros(())
+    for part in parts:
+        largest = part.max()
+        total = total * (top - largest).exp() + (part - largest).exp().sum()
+        top = largest
+    return top + total.log()
+
+
+def by_its_own(parts):
+    total = sum((part - part.max()).exp().sum() for part in parts)
+    return max(part.max() for part in parts) + total.log()
+
+
+def from_zero(parts):
+    total = torch.tensor(0.0)
+    for part in parts:
+        total = torch.logaddexp(total, part.logsumexp(dim=-1))
+    return total
+
+
 def inverted(parts):
     top, total = parts[0].max(), torch.zeros(())
     for part in parts:
@@ -203,6 +225,7 @@ def test_model_solutions_are_right(check, answer):
         (check_logits, 7.4, "eight bytes for a number"),
         (check_logits, 7.4, "count the softmax"),
         (check_logits, 3700, "megabytes"),
+        (check_logits, 25_000 * 37_000 * 4, "in bytes"),
         (check_logits, 11.1, "once"),
         (check_logits, 100, "Not 100"),
         (check_logits, "3.7 GB", "without quotes"),
@@ -214,6 +237,7 @@ def test_model_solutions_are_right(check, answer):
         (check_gradient, wrong_words_alone, "the right word gets it, too"),
         (check_gradient, lambda z, w, e: z - target(z, w, e), "from the logits"),
         (check_gradient, target, "That is the target q"),
+        (check_gradient, lambda z, w, e: z.softmax(-1), "That is p"),
         (
             check_gradient,
             lambda z, w, e: z.log_softmax(-1) - target(z, w, e),
@@ -275,6 +299,9 @@ def test_model_solutions_are_right(check, answer):
         (check_pieces, not_rescaled, "rescale the sum so far"),
         (check_pieces, not_rescaled_by_logit, "rescale the sum so far"),
         (check_pieces, inverted, "factor is inverted"),
+        (check_pieces, largest_forgotten, "After 900 and then 0"),
+        (check_pieces, by_its_own, "rescale the sum so far"),
+        (check_pieces, from_zero, "begin with -inf"),
     ],
 )
 def test_wrong_answers_are_named(check, answer, key):

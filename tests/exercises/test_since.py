@@ -55,6 +55,14 @@ def of_eight_columns(x, positions):
     return torch.stack(pairs, dim=-1).flatten(1)
 
 
+def all_at_one_rate(x, positions):
+    angle = positions[:, None].float()
+    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
+    return torch.view_as_real(
+        pairs * torch.polar(torch.ones_like(angle), angle)
+    ).flatten(1)
+
+
 def of_sizes(linear, inputs=6, outputs=10):
     answer = nn.Linear(inputs, outputs)
     with torch.no_grad():
@@ -101,6 +109,26 @@ def in_a_copy(linear):
     return in_its_place(copy.deepcopy(linear))
 
 
+class Subtracting(nn.Linear):
+    """The same weights: it is `forward` that subtracts the mean."""
+
+    def __init__(self, linear):
+        super().__init__(linear.in_features, linear.out_features)
+        self.load_state_dict(linear.state_dict())
+
+    def forward(self, x):
+        output = super().forward(x)
+        return output - output.mean(dim=-1, keepdim=True)
+
+
+def with_a_hook(linear):
+    new = copy.deepcopy(linear)
+    new.register_forward_hook(
+        lambda layer, x, output: output - output.mean(dim=-1, keepdim=True)
+    )
+    return new
+
+
 @pytest.mark.parametrize("answer", [centred(), in_a_copy])
 def test_a_centred_map(answer):
     assert check_centred(answer).ok
@@ -114,7 +142,8 @@ def test_a_centred_map(answer):
         (check_cache, 2 * RIGHT, "takes 2 bytes"),
         (check_cache, 4 * RIGHT, "Two factors of 2"),
         (check_cache, RIGHT / 4, "query heads"),
-        (check_cache, 32 * RIGHT, "Every layer"),
+        (check_cache, 32 * RIGHT, "every layer"),
+        (check_cache, 32 * RIGHT, "not 128 / 32"),
         (check_cache, 8 * RIGHT, "There are 8 sets"),
         (check_cache, 8 * RIGHT, "memory in bits"),
         (check_cache, 16 * RIGHT, "an eighth of one"),
@@ -139,6 +168,7 @@ def test_a_centred_map(answer):
             "row numbers as positions",
         ),
         (check_neighbours, lambda x, p: rotate(x, p, shift=1), "too far"),
+        (check_neighbours, all_at_one_rate, "at the same rate"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=3), "wrong angle"),
         (check_neighbours, lambda x, p: rotate(x, p).flip(1), "wrong columns"),
         (check_neighbours, lambda x, p: 2 * x, "length"),
@@ -157,6 +187,11 @@ def test_a_centred_map(answer):
         (check_centred, lambda linear: linear, "as before"),
         (check_centred, in_its_place, "changed the weights of `linear` itself"),
         (check_centred, of_sizes, "not from 4 to 7"),
+        (check_centred, lambda linear: Subtracting(linear), "weights are not centred"),
+        (check_centred, with_a_hook, "weights are not centred"),
+        (check_centred, lambda linear: nn.Linear(10, 6), "(6, 10), torch.float32"),
+        (check_centred, lambda linear: in_a_copy(linear).double(), "torch.float64"),
+        (check_centred, lambda linear: in_a_copy(linear).half(), "torch.float16"),
         (check_centred, lambda linear: 3, "Give back"),
     ],
 )

@@ -75,6 +75,22 @@ def leftmost(word, merges):
         pieces[places[0] : places[0] + 2] = ["".join(pieces[places[0] : places[0] + 2])]
 
 
+def replaced(word, merges):
+    text = " ".join(word)
+    for first, second in merges:
+        text = text.replace(f"{first} {second}", first + second)
+    return text.split()
+
+
+def lists_for_tuples(word, merges):
+    pieces = list(word)
+    for pair in merges:
+        for at in range(len(pieces) - 1):
+            if pieces[at : at + 2] == pair:
+                pieces[at : at + 2] = ["".join(pair)]
+    return pieces
+
+
 def from_the_right(word, merges):
     backwards = [(b[::-1], a[::-1]) for a, b in merges]
     return [piece[::-1] for piece in encode(word[::-1], backwards)][::-1]
@@ -84,18 +100,36 @@ def grams(words, n):
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
+def common(said, reference, n):
+    return (grams(said, n) & grams(reference, n)).total()
+
+
 def clipped(said, reference, n):
-    mine = grams(said, n)
-    return (mine & grams(reference, n)).total() / mine.total()
+    return common(said, reference, n) / max(grams(said, n).total(), 1)
 
 
-def bleu(hypotheses, references, brevity=lambda c, r: min(1.0, math.exp(1 - r / c))):
+def counted(hits=common, total=None):
+    """BLEU with hits or totals of its own; both get a pair of sentences and n."""
+    return lambda h, r: bleu(h, r, hits=hits, **({"total": total} if total else {}))
+
+
+def joined(sentences):
+    return [[word for words in sentences for word in words]]
+
+
+def bleu(
+    hypotheses,
+    references,
+    brevity=lambda c, r: min(1.0, math.exp(1 - r / c)),
+    hits=common,
+    total=lambda h, r, n: max(len(h) - n + 1, 0),
+):
     """By hits and totals of the corpus."""
     pairs = list(zip(hypotheses, references, strict=True))
     product = 1.0
     for n in range(1, 5):
-        hits = sum((grams(h, n) & grams(r, n)).total() for h, r in pairs)
-        product *= hits / sum(len(h) - n + 1 for h, _ in pairs)
+        product *= sum(hits(h, r, n) for h, r in pairs)
+        product /= sum(total(h, r, n) for h, r in pairs)
     lengths = (sum(map(len, side)) for side in (hypotheses, references))
     return 100 * brevity(*lengths) * product**0.25
 
@@ -143,7 +177,7 @@ def arithmetic(hypotheses, references):
     pairs = list(zip(hypotheses, references, strict=True))
     shares = [
         sum((grams(h, n) & grams(r, n)).total() for h, r in pairs)
-        / sum(len(h) - n + 1 for h, _ in pairs)
+        / sum(max(len(h) - n + 1, 0) for h, _ in pairs)
         for n in range(1, 5)
     ]
     c, r = (sum(map(len, side)) for side in (hypotheses, references))
@@ -156,6 +190,16 @@ def scores(system, draws, bleu):
 
 def better(first, second, draws, bleu):
     return (scores(second, draws, bleu) > scores(first, draws, bleu)).float().mean()
+
+
+def shares(count):
+    """The share of draws, by a number for each pair of scores."""
+
+    def share(first, second, draws, bleu):
+        ours, theirs = (scores(each, draws, bleu) for each in (first, second))
+        return count(ours, theirs).double().mean()
+
+    return share
 
 
 def of_means(first, second, draws, bleu):
@@ -208,6 +252,8 @@ def test_unanswered(check):
         (check_encode, longest, "longest known piece"),
         (check_encode, leftmost, "order of the merges decides"),
         (check_encode, from_the_right, "Join pairs from the left"),
+        (check_encode, replaced, "end of one piece with the beginning"),
+        (check_encode, lists_for_tuples, "the pairs are tuples"),
         (check_encode, lambda word, merges: word, "A list or tuple"),
         (check_better, lambda a, b, d, f: better(b, a, d, f), "the first is ahead"),
         (check_better, lambda *all: 100 * better(*all), "in percent"),
@@ -223,7 +269,17 @@ def test_unanswered(check):
             lambda a, b, d, f: (scores(b, d, f) - scores(a, d, f)).mean(),
             "mean difference",
         ),
-        (check_better, lambda a, b, d, f: f(b.sum(0)) > f(a.sum(0)), "once"),
+        (check_better, lambda a, b, d, f: f(b.sum(0)) > f(a.sum(0)), "True or False"),
+        (check_better, lambda *all: better(*all).item() > 0.5, "True or False"),
+        (check_better, lambda a, b, d, f: int(f(b.sum(0)) > f(a.sum(0))), "once"),
+        (check_better, lambda a, b, d, f: better(a, b, d.T, f), "a row of `draws`"),
+        (check_better, shares(lambda ours, theirs: theirs >= ours), "a tie"),
+        (check_better, shares(lambda ours, theirs: ~(ours > theirs)), "a tie"),
+        (
+            check_better,
+            shares(lambda ours, theirs: (theirs - ours).sign() / 2 + 0.5),
+            "a tie",
+        ),
         (check_better, unpaired, "sentences of its own"),
         (check_better, lambda *all: better(*all) / 2, "The share is 0.9075"),
         (check_better, lambda *all: (1, 2), "a share, one number"),
@@ -245,6 +301,34 @@ def test_unanswered(check):
         (check_corpus, lambda h, r: bleu(h, r) / 100, "times 100"),
         (check_corpus, lambda h, r: round(bleu(h, r), 1), "but rounded"),
         (check_corpus, lambda h, r: round(bleu(h, r)), "but rounded"),
+        (check_corpus, counted(total=lambda h, r, n: len(h) - n + 1), "0, not less"),
+        (
+            check_corpus,
+            counted(total=lambda h, r, n: max(len(h) - n + 1, 1)),
+            "0, not 1",
+        ),
+        (
+            check_corpus,
+            counted(total=lambda h, r, n: grams(r, n).total()),
+            "Those are recalls",
+        ),
+        (check_corpus, lambda h, r: bleu(r, h), "are swapped"),
+        (
+            check_corpus,
+            counted(lambda h, r, n: len({*grams(h, n)} & {*grams(r, n)})),
+            "The hits count how often",
+        ),
+        (
+            check_corpus,
+            counted(
+                lambda h, r, n: len(grams(h, n) & grams(r, n)),
+                lambda h, r, n: len(grams(h, n)),
+            ),
+            "Hits and totals count how often",
+        ),
+        (check_corpus, counted(total=lambda h, r, n: len(h)), "len - n + 1 n-grams"),
+        (check_corpus, lambda h, r: bleu(joined(h), joined(r)), "into the next"),
+        (check_corpus, lambda h, r: 50.0, "For the first test corpus"),
         (check_corpus, lambda h, r: 50.0, "got 50.00"),
         (check_corpus, lambda h, r: (1, 2), "a BLEU, one number"),
     ],
