@@ -59,6 +59,8 @@ def _named(value: Any) -> str:
         return "text"
     if isinstance(value, nn.Module):
         return "a layer"
+    if isinstance(value, type):
+        return "a class"
     if callable(value):
         return "a function"
     if isinstance(value, Tensor):
@@ -323,6 +325,8 @@ def exercise(check: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
                 return wrong(f"Your function gave back {kind}: not what is asked for.")
             if asked:
                 return wrong("A value is wanted here, not a function.")
+            if isinstance(answer, type):
+                return wrong("That is a class: give a function, or an instance of it.")
             if "not callable" in str(error):
                 return wrong(
                     f"Give the function itself, not what it returns; got "
