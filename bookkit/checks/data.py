@@ -164,19 +164,31 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
     lengths, budget = [3, 9, 2, 6, 4, 9, 3, 5, 2, 6, 12, 1], 12
     answer = longest_first(list(lengths), budget)
     batches = [[int(index) for index in batch] for batch in answer]
-    if not all(batches):
-        return wrong("One of the batches is empty.")
     flat = [index for batch in batches for index in batch]
     if sorted(flat) != list(range(len(lengths))):
         if sorted(flat) == sorted(lengths):
             return wrong("These are lengths. Return the sentences' indices.")
         missing = set(range(len(lengths))) - set(flat)
         if missing and len(set(flat)) == len(flat) and set(flat) < {*range(12)}:
+            if max(lengths[i] for i in missing) > min(lengths[i] for i in flat or [1]):
+                return wrong(
+                    "A sentence that did not fit is dropped: it must begin the next "
+                    "batch."
+                )
             return wrong(
                 f"The sentences {sorted(missing)} are in no batch: is the last batch "
                 "forgotten?"
             )
         return wrong("Every index should come exactly once.")
+    if not all(batches):
+        return wrong("One of the batches is empty.")
+    best = [[12], [9], [9], [6, 6], [5, 4], [3, 3, 2, 2], [1]]
+    for order in sorted(lengths), sorted(lengths, reverse=True):
+        if [[order[index] for index in batch] for batch in batches] == best:
+            return wrong(
+                "These are places in your sorted list: return each sentence's index "
+                "in `lengths`."
+            )
     widths = [max(lengths[index] for index in batch) for batch in batches]
     for batch, width in zip(batches, widths, strict=True):
         words = sum(lengths[index] for index in batch)
@@ -198,7 +210,6 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
         return wrong("The shortest come first. Here the longest should.")
     if widths != sorted(widths, reverse=True):
         return wrong("A batch is wider than the one before it: sort by length first.")
-    best = [[12], [9], [9], [6, 6], [5, 4], [3, 3, 2, 2], [1]]
     if len(batches) > len(best):
         return wrong(
             f"{len(batches)} batches, where {len(best)} are enough: a batch may have "

@@ -20,6 +20,7 @@ from bookkit.exercises import (
     unanswered,
     wrong,
 )
+from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 
 def _same(answer: Tensor, other: Tensor) -> bool:
@@ -27,74 +28,101 @@ def _same(answer: Tensor, other: Tensor) -> bool:
     return answer.shape == other.shape and bool((answer == other).all())
 
 
+def _rows(rows: list[list[int]], fill: int = PAD_ID) -> Tensor:
+    """The rows as one tensor, shorter ones filled up."""
+    longest = max(map(len, rows))
+    return torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
+
+
+def _unlike(given: Tensor, wanted: Tensor, sentences: list[list[int]]) -> str:
+    """What is wrong with the decoder's input or the labels; empty if nothing is."""
+    first, last = (
+        [[BOS_ID, *one] for one in sentences],
+        [[*one, EOS_ID] for one in sentences],
+    )
+    whole, bare = _rows([[BOS_ID, *one, EOS_ID] for one in sentences]), _rows(sentences)
+    # Where the label is padding, what stands in the input changes no loss.
+    inputs, labels = (_rows(first), whole[:, :-1], _rows(first, EOS_ID)), _rows(last)
+    read = any(_same(given, each) for each in inputs)
+    if read and _same(wanted, labels):
+        return ""
+
+    def wider(rows: Tensor, value: int) -> Tensor:
+        return torch.cat([rows, torch.full((len(rows), 1), value)], dim=1)
+
+    in_front = _rows([row[::-1] for row in first]).flip(1)
+    mistakes = {
+        "Input and labels are the same: the model would learn to repeat what it reads. "
+        "Shift one against the other.": _same(given, wanted),
+        "The shift goes the wrong way: each position would predict the word before the "
+        "one it reads.": (
+            _same(given, labels) and any(_same(wanted, each) for each in inputs)
+        ),
+        "There is one column more than the longest sentence needs.": (
+            _same(given, whole) and _same(wanted, wider(labels, PAD_ID))
+        ),
+        "One of the two is the whole target. Drop one id from each row: the last from "
+        "the input, the first from the labels.": (
+            _same(given, whole) or _same(wanted, whole)
+        ),
+        "The sentences begin and end without a sign: add <bos> and <eos>.": (
+            _same(given, bare[:, :-1]) and _same(wanted, bare[:, 1:])
+        ),
+        "The decoder must read <bos> first: it is what it starts from.": (
+            _same(given, bare)
+        ),
+        "<eos> must stay in the labels, or the model never learns to stop.": (
+            _same(wanted, bare) or _same(wanted, wider(bare, PAD_ID))
+        ),
+        "<eos> stands behind the padding: it follows the last word of its sentence.": (
+            _same(wanted, wider(bare, EOS_ID))
+        ),
+        "You filled up the labels with <eos>: the loss would count each. Fill up with "
+        "padding.": _same(wanted, _rows(last, EOS_ID)),
+        "You filled up the labels with -100. Use the id of padding, 0: the loss can "
+        "skip any id, with ignore_index.": _same(wanted, _rows(last, -100)),
+        "The padding stands in front of the words: fill up behind them.": (
+            _same(given, in_front)
+        ),
+        "The labels begin with the first word, which <bos> predicts.": (
+            _same(wanted, whole[:, 2:])
+        ),
+        "You cut off the longer sentences: fill up the shorter ones.": (
+            given.size(1) == min(map(len, first)) < labels.size(1)
+        ),
+        f"Input and labels should be of shape {tuple(labels.shape)}; got "
+        f"{tuple(given.shape)} and {tuple(wanted.shape)}.": (
+            not given.shape == wanted.shape == labels.shape
+        ),
+        "The input is right, the labels are not: they are the words of each sentence, "
+        "<eos>, and then padding.": read,
+        "The labels are right, the input is not: it is <bos>, the words of each "
+        "sentence, and then padding.": _same(wanted, labels),
+    }
+    named = (message for message, made in mistakes.items() if made)
+    return next(named, "Position t must read words up to t and predict word t + 1.")
+
+
 @exercise
-def check_shift(answer: Callable[[Tensor], Any]) -> Verdict:
-    """Decoder input and labels from a padded target."""
-    target = torch.tensor([[1, 7, 8, 9, 2], [1, 5, 2, 0, 0]])
-    pair = answer(target.clone())
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        return wrong("Return two tensors: what the decoder reads, and the labels.")
-    if any(part is None or part is ... for part in pair):
-        return unanswered()
-    given, wanted = (tensor(part, "two tensors") for part in pair)
-    first, last = target[:, :-1], target[:, 1:]
-    if _same(given, first) and _same(wanted, last):
-        return right("Position t reads words up to t and predicts word t + 1.")
-    if _same(given, wanted):
-        return wrong(
-            "Input and labels are the same: the model would learn to repeat what it "
-            "reads. Shift one against the other."
-        )
-    if _same(given, last) and _same(wanted, first):
-        return wrong(
-            "The shift goes the wrong way: each position would predict the word "
-            "before the one it reads."
-        )
-    if _same(given, target[:-1]) or _same(wanted, target[1:]):
-        return wrong(
-            "You cut off a sentence, not a word: axis 0 is the batch, the words stand "
-            "along axis 1."
-        )
-    if _same(given, target) or _same(wanted, target):
-        return wrong(
-            "One of the two is the whole target. Drop one word from each: the last "
-            "from the input, the first from the labels."
-        )
-    if _same(given, target.roll(1, dims=1)) or _same(wanted, target.roll(-1, dims=1)):
-        return wrong(
-            "roll() wraps around: the word that leaves at one end comes back at the "
-            "other, so <bos> or padding appears where no word is. Cut it off."
-        )
-    if _same(given, target[:, 1:-1]):
-        return wrong("The decoder must read <bos> first: it is what it starts from.")
-    if _same(wanted, target[:, 1:-1]):
-        return wrong(
-            "<eos> must stay in the labels, or the model never learns to stop."
-        )
-    if given.shape != wanted.shape:
-        shapes = f"{tuple(given.shape)} and {tuple(wanted.shape)}"
-        return wrong(f"Input and labels must have one shape, got {shapes}.")
-    if _same(given, first.masked_fill(first == 2, 0)):
-        return wrong(
-            "You removed <eos> from the input of the shorter row. It stays: its label "
-            "is padding, which the loss skips."
-        )
-    if (wanted == -100).any() and _same(wanted.masked_fill(wanted == -100, 0), last):
-        return wrong(
-            "You replaced the padding among the labels by -100. Leave its id, 0: the "
-            "loss can skip any id, with ignore_index."
-        )
-    if _same(given, first):
-        return wrong(
-            "The input is right, the labels are not: they are the target without the "
-            "first id of each row, <eos> and padding unchanged."
-        )
-    if _same(wanted, last):
-        return wrong(
-            "The labels are right, the input is not: it is the target without the last "
-            "id of each row, <eos> and padding unchanged."
-        )
-    return wrong("Position t must read words up to t and predict word t + 1.")
+def check_shift(answer: Callable[[list[list[int]]], Any]) -> Verdict:
+    """Decoder input and labels from sentences of different lengths."""
+    for sentences in [[7, 8, 9], [5]], [[4], [3, 5], [6, 7, 8, 9]]:
+        pair = answer(sentences)
+        if isinstance(pair, Tensor) and pair.dim() == 3:
+            pair = list(pair)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            return wrong("Return two tensors: what the decoder reads, and the labels.")
+        if any(part is None or part is ... for part in pair):
+            return unanswered()
+        given, wanted = (tensor(part, "two tensors") for part in pair)
+        if any(part.dim() != 2 for part in (given, wanted)):
+            return wrong("Input and labels should have a row for each sentence.")
+        message = _unlike(given, wanted, sentences)
+        if message and len(sentences) == 3:
+            return wrong(f"Right for 2 sentences, but not for {sentences}: {message}")
+        if message:
+            return wrong(message)
+    return right("Position t reads words up to t and predicts word t + 1.")
 
 
 def _positions(answer: Any) -> list[int]:
@@ -182,6 +210,7 @@ def check_cross(
             memory, memory, memory
         ),
         "The scale 1/√d_k is missing.": attend(target, memory, memory, 1.0),
+        "You multiplied by √d_k: divide by it.": attend(target, memory, memory, 0.5),
         "You divided by d_k, not by its square root.": attend(
             target, memory, memory, 4.0
         ),
@@ -205,7 +234,15 @@ def check_cross(
     }
     result = tensor(answer(target, memory, w_q, w_k, w_v))
     if near(result, expected):
-        return right("Three queries, five keys and values, three outputs.")
+        target, memory = torch.randn(2, 5, generator=g), torch.randn(4, 5, generator=g)
+        w_q, w_k, w_v = torch.randn(3, 5, 3, generator=g).unbind()
+        other = tensor(answer(target, memory, w_q, w_k, w_v))
+        if near(other, attend(target, memory, memory, math.sqrt(3))):
+            return right("Three queries, five keys and values, three outputs.")
+        return wrong(
+            "Right for these sizes, but not for other sizes: divide by the root of "
+            "d_k = w_query.size(-1)."
+        )
     for message, mistake in mistakes.items():
         if near(result, mistake):
             return wrong(message)

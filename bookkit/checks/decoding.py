@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bookkit.exercises import (
     Verdict,
@@ -23,7 +24,7 @@ from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
     """Exercise: the log-probability of a whole sentence."""
     rows = [
-        [1.0, 0.0, -1.5, 2.0, -1.0, 0.5],
+        [1.0, 0.0, -1.5, 2.0, -1.0, 0.75],
         [0.5, 0.25, 0.0, 1.5, 1.0, -0.5],
         [0.0, -1.0, 2.0, 1.0, -2.0, 0.75],
     ]
@@ -34,6 +35,7 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
     words = log_probabilities.gather(-1, labels[:, None]).squeeze(-1)
     answer = number(log_probability(logits, labels), "a logarithm, one number")
     across = logits.log_softmax(dim=0).gather(-1, labels[:, None]).sum()
+    whole = logits.flatten().log_softmax(dim=-1).view_as(logits)
     known = {
         float(words.mean()): (
             "That is the mean over the tokens. The sentence's is the sum: each token "
@@ -42,6 +44,12 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
         float(
             words.sum().exp()
         ): "That is the probability; its logarithm is asked for.",
+        -float(words.mean()): (
+            "That is cross_entropy's default, the mean surprise: the sum is asked for, "
+            "with the other sign."
+        ),
+        float(words.sum()) / math.log(2): "That is to base 2: take base e.",
+        float(words.sum()) / math.log(10): "That is to base 10: take base e.",
         -float(words.sum()): (
             "The sign is wrong: a probability is at most 1, so its logarithm is never "
             "positive."
@@ -51,6 +59,13 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
             "the whole vocabulary."
         ),
         float(words[:-1].sum()): "The end is missing: eos has a probability, too.",
+        float(log_probabilities[:-1].gather(-1, labels[1:, None]).sum()): (
+            "You shifted the labels against the logits: row t already belongs to label "
+            "t."
+        ),
+        float(whole.gather(-1, labels[:, None]).sum()): (
+            "Your softmax runs over all rows together: take a softmax for each row."
+        ),
         float(log_probabilities[:, labels].sum()): (
             "`[:, labels]` takes all labels at every position: take one in each row, "
             "as [range(len(labels)), labels] does."
@@ -70,15 +85,23 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ),
     }
     if math.isclose(answer, float(words.sum()), abs_tol=1e-5):
-        other = torch.tensor([4, 4, EOS_ID])
+        other = torch.tensor([4, PAD_ID, 4, EOS_ID])
+        four = logits[[0, 1, 2, 0]]
+        log_probabilities = four.log_softmax(dim=-1)
         value = float(log_probabilities.gather(-1, other[:, None]).sum())
-        found = number(log_probability(logits, other))
-        if math.isclose(found, value, abs_tol=1e-5):
-            return right("Probabilities multiply, logarithms add, and the end counts.")
-        return wrong(
-            f"Right for one example, but for the labels {other.tolist()} it is "
-            f"{value:.3f}; got {found:.3f}. Does every label count?"
-        )
+        found = number(log_probability(four, other))
+        if not math.isclose(found, value, abs_tol=1e-5):
+            return wrong(
+                f"Right for one example, but for the labels {other.tolist()} it is "
+                f"{value:.3f}; got {found:.3f}. Does every label count?"
+            )
+        four = -40 * F.one_hot(other, 6).float()  # each label has e^-40 / 5
+        if log_probability(four, other) == -math.inf:
+            return wrong(
+                "The product of many small probabilities is rounded to 0: add their "
+                "logarithms."
+            )
+        return right("Probabilities multiply, logarithms add, and the end counts.")
     for value, message in known.items():
         if math.isclose(answer, value, abs_tol=1e-4):
             return wrong(message)
@@ -213,6 +236,17 @@ def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
         "You kept one token too many: with k = 2, two can be drawn.": (
             logits.masked_fill(logits < 0.5, -torch.inf).softmax(dim=-1)
         ),
+        "The right probabilities, in the order of rank: put each back at its token's "
+        "place.": expected.sort(descending=True).values,
+        "You kept the first k tokens, not the k most probable.": (
+            logits.masked_fill(torch.arange(5) >= k, -torch.inf).softmax(dim=-1)
+        ),
+        "You applied softmax twice: once is enough.": (
+            probabilities.masked_fill(~largest, -torch.inf).softmax(dim=-1)
+        ),
+        "You divided the logits by their sum: softmax makes probabilities of logits.": (
+            logits * largest / (logits * largest).sum()
+        ),
         "You kept the least probable tokens.": (
             logits.masked_fill(logits > 0.0, -torch.inf).softmax(dim=-1)
         ),
@@ -227,4 +261,6 @@ def check_top_k(top_k: Callable[[Tensor, int], Any]) -> Verdict:
         )
     if not near(top_k(logits.clone(), 5), probabilities):
         return wrong("With k as large as the vocabulary, nothing should change.")
+    if not near(top_k(logits.clone(), 1), (logits == logits.max()).float()):
+        return wrong("With k = 1 only the most probable token can be drawn.")
     return right("A mask before the softmax; what is left is renormalised.")

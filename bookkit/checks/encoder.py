@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bookkit.exercises import (
     Verdict,
@@ -76,6 +76,15 @@ def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
         result = answer(x)
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes, NAN))
+    # nn.LayerNorm(8) is made for one width; a function must read it from x.
+    if not isinstance(getattr(answer, "answer", answer), nn.Module):
+        narrow = torch.randn(2, 3, 6, generator=g)
+        try:
+            found = answer(narrow)
+        except RuntimeError:
+            found = None
+        if not near(found, _normed(narrow, -1)):
+            return wrong("Right for d = 8 only: read d from x, as x.size(-1).")
     return right(
         "Each word is normalised by itself, with division by d and epsilon inside "
         "the root."
@@ -135,6 +144,16 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
             "There is no residual: call `residual(x, …)`.": (
                 attention(x, memory, memory)
             ),
+            "Only x is normalised: the memory comes as it is.": (
+                residual(
+                    x,
+                    lambda given, norm=norm: attention(
+                        given, norm(memory), norm(memory)
+                    ),
+                )
+            ),
+            "That is pre-norm by hand: call `residual(x, …)`, which applies its own "
+            "norm.": x + attention(norm(x), memory, memory),
             "That is post-norm by hand: call `residual(x, …)`, which applies its own "
             "norm.": norm(x + attention(x, memory, memory)),
             "That is x plus attention, with no norm: call `residual(x, …)`.": (
@@ -174,6 +193,8 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
                     "be added to x: the queries should come from x."
                 )
             raise
+        if isinstance(result, Tensor) and result.shape == memory.shape:
+            return wrong("The residual goes around x, not the memory.")
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes, NAN))
         by_hand = by_hand or not called

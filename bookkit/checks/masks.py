@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bookkit.exercises import (
     Verdict,
@@ -57,6 +58,8 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
             "Inverted: True must mean may attend. Yours is the convention of "
             "nn.MultiheadAttention."
         )
+    if torch.equal(answer, (ids != 0)[:, None, None, :] & past):
+        return wrong("You masked id 0; here padding is id 3: use pad_id.")
     if torch.equal(answer, (ids > 3)[:, None, None, :] & past):
         return wrong("Every id but pad_id is a word, smaller ones too.")
     if torch.equal(answer, words | past):
@@ -142,6 +145,10 @@ def _middle(length: int) -> Tensor:
     return sees
 
 
+def _everything(length: int) -> Tensor:
+    return torch.ones(length, length)
+
+
 @exercise
 def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     """Exercise: does an output change when a later token does?"""
@@ -151,6 +158,16 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
         return truth(sees_future(_model(sees, features), ids))
 
     if caught(_lower(0)):
+        if not caught(_everything):
+            return wrong(
+                "Your detector is the wrong way round: True means that a later token "
+                "matters."
+            )
+        if caught(lambda length: torch.zeros(length, length)):
+            return wrong(
+                "Your detector calls every model leaking, even one that ignores its "
+                "tokens."
+            )
         return wrong(
             "Your detector reports a leak in an honest causal model. The output at "
             "the changed token, and those after it, may change: compare only the "
@@ -171,7 +188,7 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
             "A leak that makes an output smaller passes, or one that makes it "
             "larger: take the absolute value of each change, abs()."
         )
-    if not caught(lambda length: torch.ones(length, length)):
+    if not caught(_everything):
         return wrong("A model without any mask passes your detector.")
     if not caught(lambda length: torch.ones(length, length).triu()):
         return wrong(
@@ -213,7 +230,23 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
             "A small leak passes: outputs that change by a thousandth have changed. "
             "Use a tolerance for rounding errors only."
         )
-    return right("Eleven models judged, two honest and nine leaking in different ways.")
+    unmasked, honest = _model(_everything), _model(_lower(0))
+    if not truth(sees_future(lambda ids: F.layer_norm(unmasked(ids), (4,)), ids)):
+        return wrong(
+            "A leak passes that leaves the sum, or the length, of each output "
+            "unchanged: compare number by number, (a - b).abs().max()."
+        )
+    late = torch.tensor([False, False, False, True])
+    if not truth(
+        sees_future(lambda ids: torch.where(late, unmasked(ids), honest(ids)), ids)
+    ):
+        return wrong(
+            "A leak into the last number of each output passes: compare all numbers "
+            "of an output."
+        )
+    return right(
+        "Thirteen models judged, two honest and eleven leaking in different ways."
+    )
 
 
 @exercise
@@ -244,6 +277,19 @@ def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
             )
         if torch.equal(answer, ~mask):
             return wrong("Inverted: True must mean may attend.")
+        if torch.equal(answer, (ahead <= 0) & (ahead > 1 - window)):
+            return wrong(
+                "One column too few: the window includes the position itself, so "
+                "window 3 is the position and the two before it."
+            )
+        if torch.equal(answer, mask.T):
+            return wrong(
+                "Your triangle is the upper one: each position attends to the future."
+            )
+        if torch.equal(answer, mask & (ahead < 0)) or torch.equal(
+            answer, (ahead < 0) & (ahead >= -window)
+        ):
+            return wrong("A position attends to itself, too.")
         return wrong(f"Wrong for length {length} and window {window}: draw the rows.")
     return right("Each row has at most as many True as the window is wide.")
 
@@ -270,6 +316,8 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
                     "A layer carries information over window - 1 places, because the "
                     "window includes the position itself."
                 )
+            if length > 1 and answer == -(-length // (window - 1)):
+                return wrong("The first token is length - 1 places away, not length.")
             return wrong(
                 f"Measured for length {length} and window {window}: {layers} layers, "
                 f"not {answer:g}."

@@ -65,6 +65,19 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
         "and output maps are missing, or the two norms, a scale and a shift each.": (
             lambda c: _count(*c, norms=0)
         ),
+        "That is encoder and decoder: GPT-2 has one stack, and no cross-attention.": (
+            lambda c: (
+                _count(*c, positions=0, last=0)
+                + _count(*c, tables=0, positions=0, last=0, attentions=2, norms=3)
+            )
+        ),
+        "A layer has two norms, one for each sublayer.": lambda c: _count(*c, norms=1),
+        "A norm has 2·d_model numbers: a scale and a shift for each feature.": (
+            lambda c: _count(*c, norms=1, last=0) + c[1]
+        ),
+        "The biases of the feed-forward network are missing: d_ff and d_model.": (
+            lambda c: _count(*c) - c[3] * (c[1] + c[2])
+        ),
         "You counted cross-attention: without a source there is nothing to read.": (
             lambda c: _count(*c, attentions=2, norms=3)
         ),
@@ -143,6 +156,10 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
     }
     added = map(number, blanks(answer, list(expected)))
     for (change, due), got in zip(expected.items(), added, strict=True):
+        if got == 63_082_496 + due:
+            return wrong(
+                f"{change}: that is the whole model; how many more than before?"
+            )
         if got != due:
             why = reasons[change].get(got, "count the tensors that are added.")
             return wrong(f"{change}: {why}")
@@ -162,12 +179,13 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
         def loss(
             given: Tensor, labels: Tensor, ignore: int = 0, reduce: str = "mean"
         ) -> Tensor:
-            logits = model(source, given).flatten(0, 1)
+            flat = model(source, given).flatten(0, 1)
             return F.cross_entropy(
-                logits, labels.flatten(), ignore_index=ignore, reduction=reduce
+                flat, labels.flatten(), ignore_index=ignore, reduction=reduce
             )
 
         first, last = target[:, :-1], target[:, 1:]
+        logits = model(source, first)
         expected = loss(first, last)
         by_sentence = torch.stack(
             [
@@ -195,9 +213,22 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
             "You averaged the losses of the sentences: a word of a short sentence "
             "then weighs more.": by_sentence,
             "The sign is wrong: a loss is minus a log probability.": -expected,
+            "view() reads the numbers in another order: use transpose(1, 2), or "
+            "flatten.": F.cross_entropy(
+                logits.reshape(2, 11, -1), last, ignore_index=0
+            ),
+            "You masked by the input: leave out the positions whose label is padding.": F.cross_entropy(
+                logits[first != 0], last[first != 0]
+            ),
+            "<bos> is no label: divide by the number of labels that are not padding.": (
+                loss(first, last, reduce="sum") / (target != 0).sum()
+            ),
+            "The model reads the labels: give it all but the last word, <bos> first.": (
+                loss(last, last)
+            ),
             "You applied a softmax; cross_entropy applies its own, to logits.": (
                 F.cross_entropy(
-                    model(source, first).flatten(0, 1).softmax(dim=-1),
+                    logits.flatten(0, 1).softmax(dim=-1),
                     last.flatten(),
                     ignore_index=0,
                 )
@@ -249,12 +280,34 @@ class _CrossForgets(Transformer):
         return self.output(self.decode(target_ids, self.encode(source_ids)))
 
 
+class _LastDigits(Transformer):
+    """A right model; a logit near 0 shows how padding may change the last digits."""
+
+    def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+        logits = super().forward(source_ids, target_ids).clone()
+        last_digits = 3 * torch.finfo(logits.dtype).eps
+        logits[..., 0] = last_digits * (source_ids == 0).any()
+        return logits
+
+
+class _Moved(Transformer):
+    """A model whose logits of two words move with the share of padding."""
+
+    moves = torch.zeros(2)
+
+    def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+        logits = super().forward(source_ids, target_ids).clone()
+        share = (source_ids == 0).float().mean(dim=-1)[:, None, None]
+        logits[..., 3:5] += share * self.moves
+        return logits
+
+
 def _models(seed: int) -> dict[str, Transformer]:
     """A right model, and two that forgot one mask each; shared weights."""
     config = TransformerConfig(11, 11, d_model=16, num_heads=2, d_ff=24, dropout=0.0)
     torch.manual_seed(seed)
     whole, forgets_cross, forgets_encoder = (
-        Transformer(config).eval(),
+        _LastDigits(config).eval(),
         _CrossForgets(config).eval(),
         Transformer(config).eval(),
     )
@@ -270,11 +323,36 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
     """A test that finds the models that attend to source padding."""
     with torch.random.fork_rng(devices=[]):
         found: dict[str, set[bool]] = {"right": set(), "cross": set(), "encoder": set()}
+        given: list[Any] = []
+        encoded: list[Any] = []
         for seed in range(3):
-            for name, model in _models(seed).items():
+            models = _models(seed)
+            whole = models["right"]
+            whole.register_forward_pre_hook(lambda _, args: given.append(args))
+            whole.encoder.register_forward_pre_hook(lambda *_: encoded.append(True))
+            for name, model in models.items():
                 found[name].add(truth(answer(model)))
+        sees = []
+        for moves in (9.0, -9.0), (0.09, -0.09), (0.09, 0.09), (-0.09, -0.09):
+            whole.__class__, whole.moves = _Moved, torch.tensor(moves)
+            sees.append(truth(answer(whole)))
     intact, cross, encoder = (found[name] for name in ("right", "cross", "encoder"))
     if (intact, cross, encoder) == ({False}, {True}, {True}):
+        if not sees[0]:
+            return wrong(
+                "A fault passes that leaves the sum of the logits, or one of them, "
+                "unchanged: compare number by number, (a - b).abs().max()."
+            )
+        if not any(sees[1:]):
+            return wrong(
+                "A fault that moves the logits by a few hundredths passes: use a "
+                "tolerance for rounding errors only, such as 1e-4."
+            )
+        if not all(sees):
+            return wrong(
+                "A fault passes that only raises logits, or one that only lowers them: "
+                "take the absolute value of each difference, abs()."
+            )
         return right("Your test finds both faulty models and passes the right one.")
     if (intact, cross, encoder) == ({True}, {False}, {False}):
         return wrong(
@@ -286,6 +364,20 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
             "do you compare numbers, not shapes?"
         )
     if True in intact:
+        sources = [args[0] for args in given if args]
+        if not encoded:
+            return wrong("Your test calls every model faulty.")
+        if not given:
+            return wrong(
+                "Call the model itself: `decode` without source_mask sees the padding."
+            )
+        if any((ids[:, 0] == 0).any() for ids in sources):
+            return wrong(
+                "Padding goes behind the source: in front it moves every word to "
+                "another position."
+            )
+        if sources and not any((ids == 0).any() for ids in sources):
+            return wrong("None of your sources holds padding: that is id 0.")
         return wrong(
             "Your test calls the right model faulty. Change nothing but the padding, "
             "and compare with a tolerance: the last digits differ. The default of "
@@ -294,7 +386,8 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
     if cross == {False} and encoder == {True}:
         return wrong(
             "Your test misses the model whose cross-attention attends to padding: "
-            "compare the logits, not the memory."
+            "compare the logits, not the memory, with a tolerance for rounding errors "
+            "only."
         )
     if cross != {True}:
         return wrong(

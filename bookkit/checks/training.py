@@ -110,7 +110,7 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
         answer = clip(given, max_norm)
         if not isinstance(answer, list | tuple) or len(answer) != len(given):
             raise Refused("A list with one tensor for each gradient is wanted.")
-        parts = [tensor(part, "a list of tensors") for part in answer]
+        parts = [tensor(part, "each gradient as a tensor") for part in answer]
         if any(a.shape != b.shape for a, b in zip(parts, given, strict=True)):
             raise Refused("Each gradient should keep its shape.")
         return torch.cat([part.flatten().double() for part in parts])
@@ -140,6 +140,14 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
             return wrong(
                 "With max_norm = 2 a gradient of norm 1.5 should stay as it is; (0.9, "
                 f"1.2) became {between.tolist()}."
+            )
+        more = [torch.tensor([2.0]), torch.tensor([3.0]), torch.tensor([[6.0]])]
+        three = clipped(more, 1.0)
+        if not torch.allclose(three, torch.tensor([2.0, 3.0, 6.0]).double() / 7):
+            became = ", ".join(f"{value:.3g}" for value in three.tolist())
+            return wrong(
+                "Right for two gradients of norm 5, but not for three of norm 7: (2), "
+                f"(3) and (6) became {became}."
             )
         try:
             still = clipped([torch.zeros(2), torch.zeros(1)], 1.0)

@@ -85,6 +85,27 @@ def rectangle(group, budget):
 longest_first = fill(rectangle)
 
 
+def places(reverse):
+    """The right batches, of places in a sorted list."""
+
+    def answer(lengths, batch_tokens):
+        order = sorted(lengths, reverse=reverse)
+        return longest_first(order, batch_tokens)
+
+    return answer
+
+
+def drops_what_does_not_fit(lengths, batch_tokens):
+    batches, batch = [], []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
+            batches.append(batch)
+            batch = []
+            continue
+        batch.append(index)
+    return [*batches, batch]
+
+
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
@@ -185,6 +206,15 @@ def test_model_solutions_are_right(check, answer):
         (check_tokens, fill(lambda g, b: len(g) * max(g) < b), "exactly 12"),
         (check_tokens, lambda n, b: [[i] for i in range(len(n))], "sort by length"),
         (check_tokens, lambda n, b: longest_first(n, b)[:-1], "forgotten"),
+        (check_tokens, lambda n, b: longest_first(n, b)[:-2], "forgotten"),
+        (check_tokens, places(reverse=True), "places in your sorted list"),
+        (check_tokens, places(reverse=False), "places in your sorted list"),
+        (check_tokens, drops_what_does_not_fit, "must begin the next batch"),
+        (
+            check_tokens,
+            lambda n, b: list(filter(None, drops_what_does_not_fit(n, b))),
+            "must begin the next batch",
+        ),
         (
             check_tokens,
             lambda n, b: [[n[i] for i in x] for x in longest_first(n, b)],

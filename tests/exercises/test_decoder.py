@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from bookkit.checks.decoder import (
     check_cross,
@@ -27,44 +28,99 @@ def cross(scale=None, causal=False, dim=-1, swap=False):
     return answer
 
 
+PAD, BOS, EOS = range(3)
+
+
+def rows(sentences, *begin, end=None, fill=PAD):
+    """The sentences as rows, with ids before and behind them, filled up."""
+    ends = [] if end is None else [end]
+    ids = [torch.tensor([*begin, *one, *ends]) for one in sentences]
+    return pad_sequence(ids, batch_first=True, padding_value=fill)
+
+
+def framed(sentences):
+    return rows(sentences, BOS, end=EOS)
+
+
+def shift(sentences):
+    return framed(sentences)[:, :-1], framed(sentences)[:, 1:]
+
+
+def column(sentences, value):
+    return torch.full((len(sentences), 1), value)
+
+
+def padded_in_front(sentences):
+    width = max(map(len, sentences)) + 2
+    ids = [[PAD] * (width - 2 - len(one)) + [BOS, *one, EOS] for one in sentences]
+    return torch.tensor(ids)[:, :-1], torch.tensor(ids)[:, 1:]
+
+
+def fixed_to_two_rows(sentences):
+    first, last = shift(sentences)
+    return first[:2], last[:2]
+
+
+def in_place(sentences):
+    for one in sentences:
+        one.append(EOS)
+    labels = rows(sentences)
+    return rows([one[:-1] for one in sentences], BOS), labels
+
+
 def everyone(africa, september):
     return {"Africa": africa, "septembre": september}
 
 
 RIGHT = [
-    (check_shift, lambda t: (t[:, :-1], t[:, 1:])),
-    (check_shift, lambda t: [t[:, :-1], t[:, 1:]]),
+    (check_shift, shift),
+    (check_shift, lambda s: list(shift(s))),
+    (check_shift, lambda s: torch.stack(shift(s))),
+    (check_shift, lambda s: (rows(s, BOS), rows(s, end=EOS))),
+    (check_shift, lambda s: (rows(s, BOS, fill=EOS), rows(s, end=EOS))),
+    (check_shift, lambda s: (rows(s, BOS).int(), rows(s, end=EOS).int())),
     (check_notices, everyone([3, 4, 5], range(6))),
     (check_notices, everyone((5, 4, 3), list(range(6)))),
     (check_cross, cross()),
 ]
 
 WRONG = [
-    (check_shift, lambda t: (t[:, :-1], t[:, :-1]), "repeat"),
-    (check_shift, lambda t: (t, t), "the same"),
-    (check_shift, lambda t: (t[:, 1:], t[:, :-1]), "wrong way"),
-    (check_shift, lambda t: (t, t[:, 1:]), "whole target"),
-    (check_shift, lambda t: (t, t.roll(-1, dims=1)), "whole target"),
-    (check_shift, lambda t: (t.roll(1, 1), t.roll(-1, 1)), "roll"),
-    (check_shift, lambda t: (t[:, 1:-1], t[:, 2:]), "<bos>"),
-    (check_shift, lambda t: (t[:, :-2], t[:, 1:-1]), "<eos>"),
-    (check_shift, lambda t: (t[:, :-1], t[:, 2:]), "one shape"),
+    (check_shift, lambda s: (rows(s, BOS), rows(s, BOS)), "repeat"),
+    (check_shift, lambda s: (framed(s), framed(s)), "the same"),
+    (check_shift, lambda s: (rows(s, end=EOS), rows(s, BOS)), "wrong way"),
+    (check_shift, lambda s: (framed(s)[:, 1:], framed(s)[:, :-1]), "wrong way"),
+    (check_shift, lambda s: (framed(s), framed(s)[:, 1:]), "whole target"),
+    (check_shift, lambda s: (rows(s, BOS), framed(s)), "whole target"),
+    (check_shift, lambda s: (rows(s), rows(s, end=EOS)), "must read <bos> first"),
+    (check_shift, lambda s: (rows(s, BOS), rows(s)), "learns to stop"),
+    (check_shift, lambda s: (rows(s)[:, :-1], rows(s)[:, 1:]), "add <bos> and <eos>"),
     (
         check_shift,
-        lambda t: (t[:, :-1].masked_fill(t[:, :-1] == 2, 0), t[:, 1:]),
-        "removed <eos> from the input",
+        lambda s: (rows(s, BOS), torch.cat([rows(s), column(s, EOS)], dim=1)),
+        "behind the padding",
     ),
     (
         check_shift,
-        lambda t: (t[:, :-1], t[:, 1:].masked_fill(t[:, 1:] == 0, -100)),
-        "by -100",
+        lambda s: (rows(s, BOS), rows(s, end=EOS, fill=EOS)),
+        "the loss would count",
     ),
-    (check_shift, lambda t: (t[:, :-1], t[:, 1:] + 1), "labels are not"),
-    (check_shift, lambda t: (t[:, :-1] + 1, t[:, 1:]), "input is not"),
-    (check_shift, lambda t: t[:, 1:], "two tensors"),
-    (check_shift, lambda t: t[:, 9], "raised"),
-    (check_shift, lambda t: (t[:-1], t[1:]), "cut off a sentence"),
-    (check_shift, lambda t: (t[:, :-1].tolist(), t[:, 1:].tolist()), "not a list"),
+    (check_shift, lambda s: (rows(s, BOS), rows(s, end=EOS, fill=-100)), "with -100"),
+    (check_shift, padded_in_front, "in front of the words"),
+    (
+        check_shift,
+        lambda s: (framed(s), torch.cat([framed(s)[:, 1:], column(s, PAD)], dim=1)),
+        "one column more",
+    ),
+    (check_shift, lambda s: shift([x[:1] for x in s]), "cut off the longer"),
+    (check_shift, lambda s: (rows(s, BOS), framed(s)[:, 2:]), "which <bos> predicts"),
+    (check_shift, lambda s: (rows(s, BOS), rows(s, end=EOS) + 1), "labels are not"),
+    (check_shift, lambda s: (rows(s, BOS) + 1, rows(s, end=EOS)), "input is not"),
+    (check_shift, lambda s: (rows(s, BOS) + 1, rows(s, BOS) + 2), "predict word t + 1"),
+    (check_shift, lambda s: rows(s, end=EOS), "two tensors"),
+    (check_shift, lambda s: s[9], "raised"),
+    (check_shift, lambda s: tuple(x.tolist() for x in shift(s)), "not a list"),
+    (check_shift, fixed_to_two_rows, "Right for 2 sentences"),
+    (check_shift, in_place, "changed `sentences` in place"),
     (check_notices, everyone([3], range(6)), "Later positions attend"),
     (check_notices, everyone([4, 5], range(6)), "attend to itself"),
     (check_notices, everyone([0, 1, 2, 3], range(6)), "wrong way"),
@@ -92,6 +148,13 @@ WRONG = [
     (check_cross, lambda t, m, q, k, v: cross()(m, m, q, k, v), "of the memory"),
     (check_cross, cross(scale=1.0), "missing"),
     (check_cross, cross(scale=4.0), "square root"),
+    (check_cross, cross(scale=0.5), "multiplied by √d_k"),
+    (check_cross, cross(scale=2.0), "not for other sizes"),
+    (
+        check_cross,
+        lambda t, m, q, k, v: cross(scale=q.size(1) / 2)(t, m, q, k, v),
+        "not for other sizes",
+    ),
     (check_cross, cross(scale=math.sqrt(6)), "width of the input"),
     (check_cross, cross(dim=0), "over the queries"),
     (check_cross, cross(causal=True), "No causal mask"),
@@ -131,8 +194,8 @@ def test_unanswered(check):
 @pytest.mark.parametrize(
     ("check", "stub"),
     [
-        (check_shift, lambda target: ...),
-        (check_shift, lambda target: (..., ...)),
+        (check_shift, lambda sentences: ...),
+        (check_shift, lambda sentences: (..., ...)),
         (check_notices, everyone(..., ...)),
         (check_cross, lambda t, m, q, k, v: None),
     ],

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from bookkit.checks.decoding import (
     check_beam_step,
@@ -77,6 +78,35 @@ def as_in_the_search(logits, labels):
 
 def words(logits, labels):
     return logits.log_softmax(dim=-1).gather(-1, labels[:, None])
+
+
+def shifted(logits, labels):
+    return words(logits[:-1], labels[1:]).sum()
+
+
+def product(logits, labels):
+    """Right, until the product is too small for the precision."""
+    probabilities = logits.softmax(dim=-1)
+    return probabilities[range(len(labels)), labels].prod().log()
+
+
+def over_everything(logits, labels):
+    logs = logits.flatten().log_softmax(dim=-1).view_as(logits)
+    return logs[range(len(labels)), labels].sum()
+
+
+def in_order_of_rank(logits, k):
+    return top_k(logits, k).sort(descending=True).values
+
+
+def first(logits, k):
+    return logits.masked_fill(torch.arange(len(logits)) >= k, -math.inf).softmax(-1)
+
+
+def scattered(logits, k, weigh):
+    """Zeros, but for what `weigh` makes of the k largest."""
+    best = logits.topk(k)
+    return torch.zeros_like(logits).scatter(0, best.indices, weigh(best.values))
 
 
 def beam_step(totals, log_probabilities):
@@ -154,6 +184,8 @@ def always_four(totals, log_probabilities):
     [
         (check_score, lambda z, w: words(z, w).sum()),
         (check_score, until_eos),
+        (check_score, lambda z, w: -F.cross_entropy(z, w, reduction="sum")),
+        (check_score, lambda z, w: product(z.double(), w)),
         (check_beam_step, beam_step),
         (check_beam_step, beam_step_by_sorting),
         (check_beam_step, beam_step_as_lists),
@@ -174,6 +206,22 @@ def test_model_solutions_are_right(check, answer):
     [
         (check_score, lambda z, w: words(z, w).mean(), "mean"),
         (check_score, words, "not a tensor of shape (3, 1)"),
+        (check_score, lambda z, w: F.cross_entropy(z, w), "default, the mean"),
+        (check_score, shifted, "shifted the labels"),
+        (
+            check_score,
+            lambda z, w: sum(z.log_softmax(-1)[t, w[t]] for t in range(3)),
+            "Does every label count",
+        ),
+        (
+            check_score,
+            lambda z, w: -F.cross_entropy(z, w, reduction="sum", ignore_index=0),
+            "Does every label count",
+        ),
+        (check_score, product, "add their logarithms"),
+        (check_score, over_everything, "a softmax for each row"),
+        (check_score, lambda z, w: words(z, w).sum() / math.log(2), "base 2"),
+        (check_score, lambda z, w: words(z, w).sum() / math.log(10), "base 10"),
         (
             check_score,
             lambda z, w: z.softmax(-1).gather(-1, w[:, None]).prod(),
@@ -226,6 +274,19 @@ def test_model_solutions_are_right(check, answer):
         (check_top_k, lambda z, k: z.topk(k).values.softmax(-1), "one for each token"),
         (check_top_k, one_too_many, "one token too many"),
         (check_top_k, always_two, "as large as the vocabulary"),
+        (check_top_k, lambda z, k: top_k(z, max(k, 2)), "With k = 1"),
+        (check_top_k, in_order_of_rank, "at its token's place"),
+        (check_top_k, first, "kept the first k"),
+        (
+            check_top_k,
+            lambda z, k: scattered(z.softmax(-1), k, lambda p: p.softmax(0)),
+            "applied softmax twice",
+        ),
+        (
+            check_top_k,
+            lambda z, k: scattered(z, k, lambda best: best / best.sum()),
+            "divided the logits by their sum",
+        ),
         (check_top_k, lambda z, k: z.topk(k).indices, "ids of the k tokens"),
         (check_top_k, filled_in_place, "changed `logits` in place"),
     ],

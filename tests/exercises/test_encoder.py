@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from bookkit.checks.encoder import (
     check_layer_norm,
@@ -28,6 +29,18 @@ def by_hand(residual, attention, x, memory):
     if residual.norm_first:
         return x + attention(residual.norm(x), memory, memory)
     return residual.norm(x + attention(x, memory, memory))
+
+
+def divided_by_8(x):
+    centred = x - x.sum(-1, keepdim=True) / 8
+    return centred / torch.sqrt((centred**2).sum(-1, keepdim=True) / 8 + 1e-5)
+
+
+def norm_the_memory_too(residual, attention, x, memory):
+    """In pre-norm alone."""
+    if residual.norm_first:
+        memory = residual.norm(memory)
+    return residual(x, lambda given: attention(given, memory, memory))
 
 
 RIGHT = [
@@ -71,6 +84,13 @@ WRONG = [
         "take its root",
     ),
     (check_layer_norm, lambda x: 0, "a tensor"),
+    (check_layer_norm, divided_by_8, "Right for d = 8 only"),
+    (
+        check_layer_norm,
+        lambda x: F.layer_norm(x.reshape(3, 5, 8), (8,)),
+        "Right for d = 8 only",
+    ),
+    (check_layer_norm, nn.LayerNorm, "That is a class"),
     (check_reaches, 1, "what follows"),
     (check_reaches, 6, "shared"),
     (check_reaches, 5, "after it"),
@@ -92,6 +112,27 @@ WRONG = [
         lambda r, a, x, m: r(m, lambda y: a(x, y, y)),
         "One side of the sum",
     ),
+    (
+        check_look_at,
+        lambda r, a, x, m: r(m, lambda y: a(y, m, m)),
+        "around x, not the memory",
+    ),
+    (
+        check_look_at,
+        lambda r, a, x, m: r(m, lambda y: a(y, x, x)),
+        "around x, not the memory",
+    ),
+    (
+        check_look_at,
+        lambda r, a, x, m: x + a(r.norm(x), m, m),
+        "pre-norm by hand",
+    ),
+    (
+        check_look_at,
+        lambda r, a, x, m: r(x, lambda y: a(y, r.norm(m), r.norm(m))),
+        "Only x is normalised",
+    ),
+    (check_look_at, norm_the_memory_too, "Only x is normalised"),
     (check_look_at, by_hand, "written by hand"),
     (
         check_look_at,

@@ -67,7 +67,8 @@ def answers(chapter, tag):
     for part in transformer.__all__:
         names[part] = getattr(transformer, part)
     for part in ("BOS_ID", "EOS_ID", "PAD_ID"):
-        names[part] = getattr(importlib.import_module("transformer.text.words"), part)
+        value = getattr(importlib.import_module("transformer.text.words"), part)
+        names |= {part: value, part.removesuffix("_ID"): value}
     for name, check in vars(module).items():
         if name.startswith("check_"):
             names[name] = lambda answer, check=check: found.append((check, answer))

@@ -54,6 +54,33 @@ def averaged(model, ids):
     return largest(model, ids, torch.mean) > 1e-6
 
 
+def compared(differ):
+    """A detector that changes each token in turn and compares all outputs before it."""
+
+    def sees(model, ids):
+        for j in range(1, ids.size(1)):
+            changed = ids.clone()
+            changed[:, j] = (changed[:, j] + 1) % 10
+            if differ(model(changed)[:, :j], model(ids)[:, :j]):
+                return True
+        return False
+
+    return sees
+
+
+def lengths_differ(a, b):
+    return not torch.allclose(a.norm(dim=-1), b.norm(dim=-1), atol=1e-4)
+
+
+def sums_differ(a, b):
+    return not torch.allclose(a.sum(-1), b.sum(-1), atol=1e-5)
+
+
+def any_change(model, ids):
+    changed = (ids + 1) % 10
+    return (model(changed) - model(ids)).abs().max() > 1e-5
+
+
 def all_at_once(model, ids):
     changed = (ids + 1) % 10
     changed[:, 0] = ids[:, 0]
@@ -114,6 +141,12 @@ def window_mask(length, window):
     return everything.tril() & everything.triu(1 - window)
 
 
+def back(length, nearest, farthest):
+    """The mask of the positions so many places back."""
+    places = torch.arange(length)[:, None] - torch.arange(length)
+    return (places >= nearest) & (places <= farthest)
+
+
 def layers_needed(length, window):
     return math.ceil((length - 1) / (window - 1))
 
@@ -128,6 +161,8 @@ def layers_needed(length, window):
         ),
         (check_detector, (sees_future,)),
         (check_detector, (prefixes,)),
+        (check_detector, (compared(lambda a, b: not a.allclose(b, atol=1e-4)),)),
+        (check_detector, (compared(lambda a, b: (a - b).norm() > 1e-4),)),
         (check_detector, (lambda m, i: torch.tensor([prefixes(m, i)]),)),
         (check_detector, (lambda m, i: np.bool_(prefixes(m, i)),)),
         (check_detector, (lambda m, i: int(prefixes(m, i)),)),
@@ -146,11 +181,16 @@ WRONG = [
     (check_window, lambda n, w: window_mask(n, w) | window_mask(n, w).T, "ahead too"),
     (check_window, lambda n, w: window_mask(n, w).float(), "should be boolean, of"),
     (check_window, lambda n, w: window_mask(n, 1), "draw the rows"),
+    (check_window, lambda n, w: window_mask(n, w - 1), "One column too few"),
+    (check_window, lambda n, w: window_mask(n, w).T, "the upper one"),
+    (check_window, lambda n, w: back(n, 1, w), "attends to itself, too"),
+    (check_window, lambda n, w: back(n, 1, w - 1), "attends to itself, too"),
     (check_layers, lambda n, w: -(-n // w), "includes the position itself"),
     (check_layers, lambda n, w: 7, "includes the position itself"),
     (check_layers, lambda n, w: max(0, -(-(n - w) // (w - 1))), "One layer too few"),
     (check_layers, lambda n, w: float(layers_needed(n, w) + 2), "10 layers, not 12."),
     (check_layers, lambda n, w: 6, "Measured for"),
+    (check_layers, lambda n, w: math.ceil(n / (w - 1)), "length - 1 places away"),
     (check_both, lambda ids, pad: ~(words(ids, pad) & triangle(ids)), "Inverted"),
     (check_both, lambda ids, pad: words(ids, pad) | triangle(ids), "the masks with or"),
     (check_both, lambda ids, pad: words(ids, pad) & triangle(ids).T, "upper one"),
@@ -174,6 +214,7 @@ WRONG = [
         "boolean",
     ),
     (check_both, lambda ids, pad: words(ids, 3) & triangle(ids), "use pad_id"),
+    (check_both, lambda ids, pad: words(ids, 0) & triangle(ids), "You masked id 0"),
     (
         check_both,
         lambda ids, pad: words(ids, pad).expand(-1, 1, ids.size(1), -1),
@@ -198,6 +239,23 @@ WRONG = [
     (check_detector, turned_round, "larger"),
     (check_detector, summed, "smaller"),
     (check_detector, averaged, "smaller"),
+    (check_detector, compared(lambda a, b: (a - b).sum().abs() > 1e-5), "the sum, or"),
+    (
+        check_detector,
+        compared(lambda a, b: abs(a.mean() - b.mean()) > 1e-6),
+        "number by number",
+    ),
+    (check_detector, compared(sums_differ), "number by number"),
+    (check_detector, compared(lengths_differ), "the length"),
+    (check_detector, compared(lambda a, b: abs(a.norm() - b.norm()) > 1e-4), "length"),
+    (
+        check_detector,
+        compared(lambda a, b: (a - b)[0, :, 0].abs().max() > 1e-5),
+        "all numbers of an output",
+    ),
+    (check_detector, lambda m, i: not sees_future(m, i), "the wrong way round"),
+    (check_detector, lambda model, ids: True, "calls every model leaking"),
+    (check_detector, any_change, "compare only the outputs before it"),
     (check_detector, all_at_once, "compare all outputs before it"),
     (check_detector, at_random, "to a different one"),
     (check_detector, lambda m, i: [sees_future(m, i)], "True or False, not a list"),

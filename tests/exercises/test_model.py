@@ -11,7 +11,7 @@ from bookkit.checks.model import (
     check_detector,
     check_loss,
 )
-from transformer import Encoder, Transformer
+from transformer import Encoder
 
 
 def count(tables=1, bias=1, attentions=1, norms=2, last=1, positions=1, layers=None):
@@ -30,6 +30,18 @@ def count(tables=1, bias=1, attentions=1, norms=2, last=1, positions=1, layers=N
 def attention_without_biases(vocab_size, d_model, d_ff, num_layers, max_length):
     sizes = vocab_size, d_model, d_ff, num_layers, max_length
     return count()(*sizes) - num_layers * 4 * d_model
+
+
+def encoder_and_decoder(vocab_size, d_model, d_ff, num_layers, max_length):
+    """The chapter's equation."""
+    stacks = [count(positions=0, last=0), count(0, 1, 2, 3, 0, 0)]
+    sizes = vocab_size, d_model, d_ff, num_layers, max_length
+    return sum(stack(*sizes) for stack in stacks)
+
+
+def less(what):
+    """The count without something, which depends on the sizes."""
+    return lambda *sizes: count()(*sizes) - what(*sizes)
 
 
 def cost(**changed):
@@ -82,8 +94,60 @@ def detector(look=lambda model, source: model(source, torch.tensor([[1, 3, 4]]))
 @torch.no_grad()
 def exact(model):
     source, target = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[1, 3, 4]])
-    longer = F.pad(source, (0, 1), value=7)
+    longer = F.pad(source, (0, 1))
     return not torch.equal(model(source, target), model(longer, target))
+
+
+def compared(differ, pad=(0, 2), value=0):
+    """A test with two sentences; `differ` compares the logits."""
+
+    @torch.no_grad()
+    def answer(model):
+        source = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 3, 4]])
+        target = torch.tensor([[1, 3, 4, 5], [1, 8, 9, 10]])
+        longer = F.pad(source, pad, value=value)
+        return bool(differ(model(source, target), model(longer, target)))
+
+    return answer
+
+
+def far(limit):
+    return lambda a, b: (a - b).abs().max() > limit
+
+
+def exactly(pads):
+    return compared(lambda a, b: not torch.equal(a, b), pad=(0, pads))
+
+
+def by_default(pads):
+    return compared(lambda a, b: not torch.allclose(a, b), pad=(0, pads))
+
+
+@torch.no_grad()
+def a_padded_row_against_itself_alone(model):
+    source = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0]])
+    target = torch.tensor([[1, 3, 4, 5], [1, 8, 9, 10]])
+    return bool(
+        far(1e-5)(model(source, target)[1], model(source[1:, :3], target[1:])[0])
+    )
+
+
+@torch.no_grad()
+def decoded_without_a_mask(model):
+    source, target = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[1, 3, 4]])
+    memory, longer = model.encode(source), model.encode(F.pad(source, (0, 2)))
+    return bool(far(1e-5)(model.decode(target, memory), model.decode(target, longer)))
+
+
+def by_view(model, source, target):
+    logits = model(source, target[:, :-1])
+    logits = logits.view(len(logits), logits.size(-1), -1)
+    return F.cross_entropy(logits, target[:, 1:], ignore_index=0)
+
+
+def masked_by_the_input(model, source, target):
+    logits, words = model(source, target[:, :-1]), target[:, :-1] != 0
+    return F.cross_entropy(logits[words], target[:, 1:][words])
 
 
 def memory_only(model, source):
@@ -95,6 +159,9 @@ RIGHT = [
     (check_cost, cost()),
     (check_loss, loss()),
     (check_detector, detector()),
+    (check_detector, a_padded_row_against_itself_alone),
+    *((check_detector, compared(far(1e-5), (0, n))) for n in (1, 4, 8)),
+    *((check_detector, compared(far(1e-2), (0, n))) for n in (1, 8)),
 ]
 
 WRONG = [
@@ -112,9 +179,15 @@ WRONG = [
     (check_count, count(layers=1), "one layer"),
     (check_count, lambda *sizes: count()(*sizes) + 1, "too many"),
     (check_count, lambda *sizes: 7, "too few"),
+    (check_count, encoder_and_decoder, "encoder and decoder"),
+    (check_count, count(norms=1), "two norms, one for each sublayer"),
+    (check_count, less(lambda v, d, f, n, m: (2 * n + 1) * d), "a scale and a shift"),
+    (check_count, less(lambda v, d, f, n, m: n * (f + d)), "of the feed-forward"),
     (check_count, lambda *sizes: "7", "without quotes"),
     (check_count, lambda *sizes: count()(*sizes) + sizes[0], "no bias"),
     (check_cost, cost(heads=18 * 1_050_624), "share d_model"),
+    (check_cost, cost(heads=63_082_496), "how many more than before"),
+    (check_cost, cost(layer=63_082_496 + 4_204_032), "how many more than before"),
     (check_cost, cost(norm=0), "last sum"),
     (check_cost, cost(norm=1024), "each of the two stacks"),
     (check_cost, cost(tie=18_944_000), "one table into three"),
@@ -134,13 +207,45 @@ WRONG = [
     (check_loss, lambda *a: loss(reduction="sum")(*a) / 10, "padding included"),
     (check_loss, lambda *a: -loss()(*a), "sign"),
     (check_loss, by_sentence, "sentences"),
+    (check_loss, by_view, "view() reads the numbers in another order"),
+    (check_loss, masked_by_the_input, "whose label is padding"),
+    (check_loss, lambda *a: loss(reduction="sum")(*a) / 9, "<bos> is no label"),
+    (check_loss, loss(slice(1, None), slice(1, None)), "The model reads the labels"),
     (check_loss, twice_softmax, "cross_entropy applies its own"),
     (check_loss, not_flat, "flatten logits and labels"),
     (check_loss, loss(given=slice(None)), "not as many rows as labels"),
     (check_loss, lambda *a: [loss()(*a)] * 2, "not a list"),
     (check_loss, lambda *a: loss()(*a) + 1, "should be"),
     (check_detector, lambda model: False, "no fault"),
-    (check_detector, lambda model: True, "right model faulty"),
+    (check_detector, lambda model: True, "calls every model faulty"),
+    *((check_detector, exactly(n), "with a tolerance") for n in (1, 2, 8)),
+    *((check_detector, by_default(n), "is too strict") for n in (1, 4)),
+    (check_detector, compared(far(0.1)), "few hundredths"),
+    (check_detector, compared(far(1.0)), "rounding errors only"),
+    (
+        check_detector,
+        compared(lambda a, b: (a - b).sum().abs() > 1e-4),
+        "number by number",
+    ),
+    (
+        check_detector,
+        compared(lambda a, b: (a.mean() - b.mean()).abs() > 1e-5),
+        "number by number",
+    ),
+    (
+        check_detector,
+        compared(lambda a, b: (a - b)[0, 0, 0].abs() > 1e-4),
+        "number by number",
+    ),
+    (check_detector, compared(lambda a, b: (a - b).max() > 1e-5), "abs()"),
+    (check_detector, compared(lambda a, b: (b - a).max() > 1e-5), "abs()"),
+    (
+        check_detector,
+        compared(far(1e-5), (2, 0)),
+        "in front it moves every word to another position",
+    ),
+    (check_detector, compared(far(1e-5), (0, 2), 2), "padding: that is id 0"),
+    (check_detector, decoded_without_a_mask, "Call the model itself"),
     (check_detector, exact, "with a tolerance"),
     (check_detector, exact, "atol=1e-8, is too strict"),
     (check_detector, lambda model: [detector()(model)], "True or False, not a list"),
@@ -149,7 +254,7 @@ WRONG = [
     (check_detector, detector(memory_only), "cross-attention"),
     (
         check_detector,
-        lambda model: type(model) is not Transformer,
+        lambda model: type(model).__name__ == "_CrossForgets",
         "encoder attends to padding",
     ),
 ]

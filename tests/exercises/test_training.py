@@ -65,6 +65,16 @@ def nothing_over_nothing(gradients, max_norm):
     return [gradient / scale * scale.clamp(max=max_norm) for gradient in gradients]
 
 
+def of_the_first_two(gradients, max_norm):
+    factor = min(1.0, max_norm / max(length(gradients[:2]), 1e-9))
+    return [gradient * factor for gradient in gradients]
+
+
+def as_torch_does(gradients, max_norm):
+    factor = min(1.0, max_norm / (length(gradients) + 1e-6))
+    return [gradient * factor for gradient in gradients]
+
+
 LACKING = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residuals"}
 
 
@@ -78,6 +88,7 @@ LACKING = {"A": "causal mask", "B": "warm-up", "C": "positions", "D": "residuals
         (check_gap, lambda v, e: np.float32(math.log(own(v, e)) - math.log(e / v))),
         (check_clip, clip),
         (check_clip, unguarded),
+        (check_clip, as_torch_does),
         (check_broken, LACKING),
         (check_broken, LACKING | {"A": "Causal-mask", "B": "Warm up"}),
         (check_broken, LACKING | {"A": "causal_mask", "B": "warmup"}),
@@ -121,7 +132,14 @@ def test_model_solutions_are_right(check, answer):
         (check_clip, lambda g, m: clip(g, 1.0), "is max_norm used"),
         (check_clip, lambda g, m: g[:1], "one tensor for each"),
         (check_clip, lambda g, m: [x.flatten() for x in clip(g, m)], "keep its shape"),
-        (check_clip, lambda g, m: [x.tolist() for x in clip(g, m)], "not a list"),
+        (check_clip, lambda g, m: [x.tolist() for x in clip(g, m)], "tensor, not a li"),
+        (check_clip, lambda g, m: [x.numpy() for x in clip(g, m)], "not a NumPy array"),
+        (
+            check_clip,
+            lambda g, m: [x * m / 5 if length(g) > m else x for x in g],
+            "three of norm 7",
+        ),
+        (check_clip, of_the_first_two, "three of norm 7"),
         (check_clip, lambda g, m: [x / 9 for x in g], "absolute values"),
         (check_clip, lambda g, m: [x / 4 for x in g], "largest number"),
         (check_clip, lambda g, m: [x / sum(map(norm, g)) for x in g], "two norms"),
