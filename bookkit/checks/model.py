@@ -217,8 +217,8 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
             "flatten.": F.cross_entropy(
                 logits.reshape(2, 11, -1), last, ignore_index=0
             ),
-            "You masked by the input: leave out the positions whose label is padding.": F.cross_entropy(
-                logits[first != 0], last[first != 0]
+            "You masked by the input: leave out positions whose label is padding.": (
+                F.cross_entropy(logits[first != 0], last[first != 0])
             ),
             "<bos> is no label: divide by the number of labels that are not padding.": (
                 loss(first, last, reduce="sum") / (target != 0).sum()
