@@ -30,6 +30,11 @@ def test_pad_keeps_every_sequence(rows, pad_id):
         assert set(row[len(ids) :]) <= {pad_id}
 
 
+@pytest.mark.plain  # a generator is no Sequence
+def test_pad_reads_a_generator():
+    assert pad([each] for each in range(3)).tolist() == [[0], [1], [2]]
+
+
 @pytest.mark.parametrize("rows", [[], [[]], [[], []]])
 def test_pad_refuses_nothing(rows):
     with pytest.raises(ValueError, match=f"got {len(rows)} sequences without"):

@@ -165,6 +165,8 @@ def test_a_tensor_in_the_place_of_the_text_is_refused(tmp_path) -> None:
 def test_metadata_that_is_no_text_is_refused_by_name(tmp_path) -> None:
     with pytest.raises(ValueError, match="must be text, got 3 for 'epoch'"):
         write_checkpoint(tmp_path / "file", TENSORS, {"epoch": 3})
+    with pytest.raises(ValueError, match="key of metadata must be text, got 1"):
+        write_checkpoint(tmp_path / "file", TENSORS, {1: "a"})
 
 
 @pytest.mark.parametrize(("key", "value"), [("a", "x\ud800y"), ("a\udfff", "x")])

@@ -73,6 +73,9 @@ def test_ids_are_rows_of_the_table(ids, message) -> None:
 def test_labels_lie_in_the_vocabulary() -> None:
     require_labels(torch.tensor([0, 6]), 7)
     require_labels(torch.tensor([[9]], device="meta"), 7)  # reading it is not free
+    for wrong in (torch.ones(2), torch.ones(2).bool()):
+        with pytest.raises(ValueError, match="whole numbers, got torch"):
+            require_labels(wrong, 7)
     for wrong in (-1, 7):
         with pytest.raises(
             ValueError, match=rf"labels must lie in 0\.\.6, got {wrong}"
@@ -97,6 +100,12 @@ def test_masks_are_boolean_and_broadcast() -> None:
             require_mask(torch.ones(wrong, dtype=torch.bool), (2, 3, 4, 5))
     with pytest.raises(ValueError, match=r"True = may attend, got torch\.float32"):
         require_mask(torch.ones(4, 5), (2, 3, 4, 5))
+    for wrong, kind in (
+        ([[True]], "a list"),
+        (torch.ones(1).bool().numpy(), "a ndarray"),
+    ):
+        with pytest.raises(ValueError, match=f"must be a boolean tensor, got {kind}"):
+            require_mask(wrong, (2, 3, 4, 5))
 
 
 def test_each_key_has_one_value() -> None:
@@ -109,8 +118,8 @@ def test_a_beam_is_at_least_one_wide_and_its_penalty_finite() -> None:
     require_beam(1, 0)
     with pytest.raises(ValueError, match=r"beam_size .* got 0"):
         require_beam(0, 0.6)
-    for wrong in (-0.1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="length_penalty must be finite"):
+    for wrong in (-0.1, math.inf, math.nan, None, "x"):
+        with pytest.raises(ValueError, match=f"finite and at least 0, got {wrong!r}"):
             require_beam(4, wrong)
 
 

@@ -453,6 +453,9 @@ def test_plot(capsys, learned, tmp_path):
     code, _, errors = run(capsys, "plot", learned, "--out", tmp_path / "curves.doc")
     assert (code, errors.count("\n")) == (2, 1)
     assert "cannot draw" in errors
+    code, _, errors = run(capsys, "plot", learned, "--out", tmp_path / "curves")
+    assert (code, sorted(tmp_path.iterdir())) == (2, [out])
+    assert "--out must end in .svg, .png or .pdf, got" in errors
     code, _, errors = run(capsys, "plot", learned, tmp_path, "--out", out)
     assert code == 2
     message = f"{tmp_path} has no metrics.jsonl with lines in it"

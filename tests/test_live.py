@@ -39,6 +39,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.as_uri()
 
 
+def test_a_name_that_is_not_unicode_is_written_and_said(tmp_path, capsys) -> None:
+    path = tmp_path / "a\udcff.html"
+    assert main(["explore", "--out", str(path)]) == 0
+    assert path.exists()
+    assert r"a\udcff.html" in capsys.readouterr().out
+
+
 class Reader:
     """A page, and a person at it. Complaints of the browser fail the test."""
 

@@ -284,6 +284,19 @@ def test_a_model_whose_checkpoints_are_gone_is_not_trained_over(dataset, tmp_pat
     assert kept == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_finished_run_gives_its_model_again(dataset, tmp_path, damage):
+    run_steps(dataset, tmp_path)
+    file = tmp_path / "model.safetensors"
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(whole[:100])
+    assert run_steps(dataset, tmp_path)[0] == []
+    assert file.read_bytes() == whole
+
+
 def test_another_run_may_not_take_the_folder(dataset, tmp_path):
     run_steps(dataset, tmp_path, 3)
     other = dataclasses.replace(CONFIG, learning_rate=0.02)

@@ -1,7 +1,9 @@
 """Chapter 19's parts against torch's, and its Llama against that of `transformers`."""
 
+import copy
 import dataclasses
 import math
+import pickle
 
 import pytest
 import torch
@@ -228,6 +230,13 @@ def test_parts_change_the_parameters_that_they_should():
     assert parameters("grouped queries") == base - 2 * 2 * (16 * 8 + 8)
     assert parameters("SwiGLU") == base + 2 * (16 * 32 + 32)
     assert parameters("no biases") == base - 2 * (4 * 16 + 32 + 16) - 5 * 16
+
+
+def test_tied_parts_are_tied_again_after_loading() -> None:
+    model = exchange_parts(LanguageModelConfig(20, 16, 4, 2, 32), ["tied"])
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    for each in model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)):
+        assert each.output.weight is each.embedding.table.weight
 
 
 def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:

@@ -105,9 +105,26 @@ def test_a_word_without_end_hangs_nothing(text, letters):
 
 
 def test_long_words_are_cut_for_training_alone():
-    subwords = SubwordTokenizer.train(["a" * 200 + "b" * 9, "b" * 200 + "c"], 9)
-    assert subwords.unknown_characters("abc") == ["c"]
+    subwords = SubwordTokenizer.train(["a" * 300 + "b"], 300)
+    assert max(map(len, subwords._tokenizer.get_vocab())) == 201
     assert "".join(subwords.pieces("a" * 300)) == "▁" + "a" * 300
+
+
+@pytest.mark.parametrize("text", ["tok", "raw"])
+def test_a_text_without_spaces_is_learned_to_its_last_letter(text):
+    draw = random.Random(0)
+    letters = [chr(0x4E00 + number) for number in range(600)]
+    line = "".join(draw.choice(letters) + "，" * (draw.random() < 0.1) for _ in letters)
+    line += "".join(letters)
+    subwords = SubwordTokenizer.train([line], 2000, text)
+    assert subwords.unknown_characters(line) == []
+    assert subwords.decode(subwords.encode(line)) == subwords.normalize(line)
+
+
+@pytest.mark.plain  # a generator is no Sequence
+def test_a_generator_of_ids_is_decoded(subwords):
+    ids = subwords.encode("le chat")
+    assert subwords.decode(each for each in ids) == "le chat"
 
 
 def test_a_script_that_no_training_sentence_had_is_named(subwords):

@@ -390,7 +390,7 @@ def test_draws_depend_on_the_generator_alone(whole):
     [
         (("",), "needs at least one token"),
         (("Jane", 0), "length must be a whole number of at least 1"),
-        (("Jane", 5, 0.0), "temperature must be above 0"),
+        (("Jane", 5, 0.0), "temperature must be a finite number above 0"),
         (("Jane", 5, 1.0, 0.0), "top_p must lie in"),
     ],
 )

@@ -99,6 +99,8 @@ def write_checkpoint(
     if "__metadata__" in tensors:  # where the format keeps the text
         raise ValueError("a tensor may not be named '__metadata__', it is reserved")
     for key, value in metadata.items():
+        if not isinstance(key, str):
+            raise ValueError(f"a key of metadata must be text, got {key!r}")
         if key in _RESERVED:
             raise ValueError(f"metadata may not have the key {key!r}, it is reserved")
         if not isinstance(value, str):

@@ -153,8 +153,11 @@ def require_labels(labels: Tensor, vocab_size: int) -> None:
     """Refuse labels that have no logit. They are read only where that is free.
 
     Raises:
-        ValueError: naming a label below 0 or beyond the vocabulary.
+        ValueError: naming a dtype that is not of whole numbers, or a label below 0 or
+            beyond the vocabulary.
     """
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be whole numbers, got {labels.dtype}")
     _require_range("labels", labels, vocab_size)
 
 
@@ -178,6 +181,9 @@ def require_mask(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
     """
     if mask is None:
         return
+    if not isinstance(mask, Tensor):
+        kind = with_article(type(mask).__name__)
+        raise ValueError(f"mask must be a boolean tensor, got {kind}")
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be boolean, True = may attend, got {mask.dtype}")
     aligned = zip(reversed(mask.shape), reversed(scores_shape), strict=False)
@@ -263,9 +269,10 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
             `length_penalty` that is not finite or below 0.
     """
     require_positive(beam_size=beam_size)
-    if not 0 <= length_penalty < math.inf:
+    real = isinstance(length_penalty, int | float)
+    if not real or not 0 <= length_penalty < math.inf:
         raise ValueError(
-            f"length_penalty must be finite and at least 0, got {length_penalty}"
+            f"length_penalty must be finite and at least 0, got {length_penalty!r}"
         )
 
 

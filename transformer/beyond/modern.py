@@ -4,7 +4,6 @@ Made from book/19-since-2017.md: edit the chapter, not this file.
 """
 
 from collections.abc import Collection
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,9 +19,9 @@ from transformer.checks import (
     require_pairs,
     require_positive,
 )
-from transformer.embedding import TokenEmbedding
 from transformer.encoder import Residual
 from transformer.multi_head import KeysValues
+from transformer.named_weights import tie_parameters
 
 __all__ = [
     "RMSNorm",
@@ -256,5 +255,10 @@ def exchange_parts(
             if isinstance(module, nn.Linear | nn.LayerNorm):
                 module.register_parameter("bias", None)
     if "tied" in parts:
-        model.output.weight = cast("TokenEmbedding", model.embedding).table.weight
+        _tie(model)
+        model.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
     return model
+
+
+def _tie(model: nn.Module, *_: object) -> None:
+    tie_parameters(model, "embedding.table.weight", "output.weight")

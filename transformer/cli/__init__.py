@@ -25,9 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 is for what the caller could mend."""
     if sys.stderr is None:  # closed: what is said would be printed as output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    for stream in (sys.stdin, sys.stdout):
+    # The name of a file need not be UTF-8, and may be printed; input must be.
+    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(encoding="utf-8", errors=errors)
     command = typer.main.get_command(app)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -140,6 +140,8 @@ def plot(
 ) -> None:
     """Draw the losses and the validation BLEU of one or more runs."""
     path = require_file(out)
+    if not path.suffix:
+        raise ValueError(f"--out must end in .svg, .png or .pdf, got {out!r}")
     from transformer.checks import optional_import
     from transformer.training.run_folder import read_metrics
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from transformer.checks import require_ids, require_positive
+from transformer.checks import require_above_zero, require_ids, require_positive
 from transformer.decoding.largest import argmax
 from transformer.decoding.step import (
     CachedDecoder,
@@ -230,10 +230,9 @@ def sample(
         ValueError: for a temperature that is not above 0 and finite, `top_p` outside
             (0, 1], and whatever `greedy_search` refuses.
     """
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
-    if not 0 < top_p <= 1:
-        raise ValueError(f"top_p must lie in (0, 1], got {top_p}")
+    require_above_zero(temperature=temperature)
+    if not isinstance(top_p, int | float) or not 0 < top_p <= 1:
+        raise ValueError(f"top_p must lie in (0, 1], got {top_p!r}")
     divisor = min(max(temperature, 1e-30), 1e30)  # what float32 can divide by
 
     def draw(logits: Tensor) -> Tensor:

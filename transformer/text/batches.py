@@ -33,6 +33,7 @@ def pad(
     Raises:
         ValueError: for no sequence at all, or only empty ones.
     """
+    sequences = list(sequences)
     longest = max(map(len, sequences), default=0)
     if not longest:
         raise ValueError(f"a batch needs ids, got {len(sequences)} sequences without")

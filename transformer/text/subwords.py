@@ -67,8 +67,8 @@ class SubwordTokenizer(Tokenizer):
     ) -> "SubwordTokenizer":
         """Merge the most frequent neighbours until there are `vocab_size` pieces.
 
-        In raw text, punctuation is split from words first. Of a word of more than 200
-        characters the rest is left out.
+        In raw text, punctuation is split from words first. More than 200 characters
+        without a space are learned from in parts of 200.
 
         Raises:
             ValueError: for no sentences, a `vocab_size` below the number of characters,
@@ -85,9 +85,9 @@ class SubwordTokenizer(Tokenizer):
             steps.append(tk.pre_tokenizers.Split(pattern, "isolated"))
         tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(steps)
         tokenizer.decoder = tk.decoders.Metaspace()
-        long_word = re.compile(rf"(\S{{{_LONGEST_WORD}}})\S+")
+        long_word = re.compile(rf"(\S{{{_LONGEST_WORD}}})(?=\S)")
         require_several("sentences", sentences)
-        texts = [long_word.sub(r"\1", _normalize(each, text)) for each in sentences]
+        texts = [long_word.sub(r"\1 ", _normalize(each, text)) for each in sentences]
         require_some("sentence", texts)
         # The library makes room for all it is asked for. A letter is at most one piece,
         # and so is a merge, after which there is one less to merge.
@@ -170,11 +170,11 @@ class SubwordTokenizer(Tokenizer):
         Raises:
             ValueError: for an id that no piece has.
         """
-        last = self.vocab_size - 1
+        ids, last = list(ids), self.vocab_size - 1
         for index in ids:
             if not 0 <= index <= last:
                 raise ValueError(f"ids must lie in 0..{last}, got {index}")
-        return str(self._tokenizer.decode(list(ids)))
+        return str(self._tokenizer.decode(ids))
 
     def unknown_characters(self, sentence: str) -> list[str]:
         """The characters that no training sentence had: each is <unk> to the model."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from transformer.checkpoint import read_checkpoint
 from transformer.model import Transformer
 from transformer.named_weights import (
     load_strictly,
@@ -58,12 +59,27 @@ class Run(abc.ABC):
     def end_epoch(self, epoch: int, loss: float) -> float | None:
         """Keep the weights, whose validation loss this is; BLEU, where there is one."""
 
+    @abc.abstractmethod
+    def usable(self, model: Any) -> Any:
+        """The model with its tokenizers, as the file of the best weights holds it."""
+
     def steps(self) -> Generator[StepMetrics, None, None]:
         """Take up the run where it was left, and go on to its end."""
         with contextlib.ExitStack() as stack:
             done, seconds = self._begin(stack)
             yield from self._train(done, seconds)
             self.state.give_best_weights()
+            if self.state.best_weights and self._is_first:
+                self._mend_best()
+
+    def _mend_best(self) -> None:
+        """Write the best weights again where their file is gone or damaged."""
+        if self.run is None:
+            return
+        try:
+            read_checkpoint(self.run.path / "model.safetensors")
+        except (ValueError, OSError):
+            self.run.save_best(self.usable(self.state.model))
 
     @property
     def _is_first(self) -> bool:

@@ -268,6 +268,8 @@ class _TextRun(Run):
 
     def end_epoch(self, epoch: int, loss: float) -> float | None:
         if self.run is not None and loss < self.state.best_validation_loss:
-            averaged = TextGenerator(self.state.averaged, self.dataset.tokenizer)
-            self.run.save_best(averaged)
+            self.run.save_best(self.usable(self.state.averaged))
         return None
+
+    def usable(self, model: LanguageModel) -> TextGenerator:
+        return TextGenerator(model, self.dataset.tokenizer)

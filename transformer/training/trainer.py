@@ -311,9 +311,8 @@ class _TranslatorRun(Run):
 
         def keep() -> float:
             if self.run is not None:
-                last = _translator(state.model, dataset)
-                self.run.save_epoch(epoch, last, self.keep_epochs)
-            averaged = _translator(state.averaged, dataset)
+                self.run.save_epoch(epoch, self.usable(state.model), self.keep_epochs)
+            averaged = self.usable(state.averaged)
             sources, references = zip(*dataset.validation_pairs, strict=True)
             hypotheses = averaged.translate(list(sources))
             bleu = corpus_scores(list(hypotheses), references, dataset.text).bleu
@@ -322,6 +321,9 @@ class _TranslatorRun(Run):
             return bleu
 
         return state.process_group.sum(state.process_group.first(keep) or 0.0)
+
+    def usable(self, model: Transformer) -> Translator:
+        return _translator(model, self.dataset)
 
 
 def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:
