@@ -2,7 +2,7 @@
 # null: an untrained model
 torch.manual_seed(0)
 model = Transformer(model.config).eval()
-found = plain_greedy(model, source, max_length=32)
+translation = plain_greedy(model, source, max_length=32)
 
 # %% claim: The translation is right
 # null: the sentence stood in training
