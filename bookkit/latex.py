@@ -1,12 +1,23 @@
 """Matrices from the run, typeset."""
 
+import math
+
 from IPython.display import Math, display
 from torch import Tensor
 
 
 def matrix(values: Tensor, digits: int = 2) -> str:
-    """LaTeX for a vector (as a row) or a matrix, each number rounded to `digits`."""
+    """LaTeX for a vector (as a row) or a matrix, each number rounded to `digits`.
+
+    Where 0 or 1 digits would change a number there are more, 2 at most.
+    """
     rows = values.detach().reshape(-1, values.size(-1)).tolist()
+
+    def changes(x: float) -> bool:
+        return not math.isclose(x, round(x, digits), rel_tol=1e-6, abs_tol=1e-6)
+
+    while digits < 2 and any(changes(x) for row in rows for x in row):
+        digits += 1
 
     def number(x: float) -> str:
         text = f"{x:.{digits}f}"

@@ -125,11 +125,11 @@ at_width = lambda *args, **kwargs: among_four
 
 # %% claim: Unscaled the weight
 # null: over √64 in both
-plain = as_if_64
+plain = over_root
 
 # %% claim: Unscaled the weight
 # null: the scale makes no difference
-as_if_64 = plain
+over_root = plain
 
 # %% claim: Masked before the softmax
 # null: nothing is masked before it
