@@ -214,7 +214,8 @@ _HINTS = {
     "more than one value is ambiguous": "`and`, `or` and `not` need a single truth "
     "value: `&`, `|` and `~` work entry by entry.",
     "must be Tensor, not": "It takes a tensor, which torch.tensor(…) makes.",
-    "math domain error": "`math.log` and `math.sqrt` take no negative number.",
+    "math domain error": "`math.log` takes only numbers above 0, and `math.sqrt` none "
+    "below 0.",
     "bitwise_and": "`&` needs booleans on both sides: dtype=torch.bool makes them.",
 }
 

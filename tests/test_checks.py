@@ -116,6 +116,7 @@ def test_each_key_has_one_value() -> None:
 
 def test_a_beam_is_at_least_one_wide_and_its_penalty_finite() -> None:
     require_beam(1, 0)
+    require_beam(1, np.float32(0.6))
     with pytest.raises(ValueError, match=r"beam_size .* got 0"):
         require_beam(0, 0.6)
     for wrong in (-0.1, math.inf, math.nan, None, "x"):

@@ -6,6 +6,7 @@ Made from book/workshop/checks.md: edit the chapter, not this file.
 import importlib
 import math
 from collections.abc import Sequence, Sized
+from numbers import Real
 from operator import index, itemgetter
 from typing import Any
 
@@ -269,7 +270,7 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
             `length_penalty` that is not finite or below 0.
     """
     require_positive(beam_size=beam_size)
-    real = isinstance(length_penalty, int | float)
+    real = isinstance(length_penalty, Real)  # NumPy's, too
     if not real or not 0 <= length_penalty < math.inf:
         raise ValueError(
             f"length_penalty must be finite and at least 0, got {length_penalty!r}"

@@ -170,7 +170,13 @@ def check_tokens(longest_first: Callable[[list[int], int], Any]) -> Verdict:
             return wrong("These are lengths. Return the sentences' indices.")
         missing = set(range(len(lengths))) - set(flat)
         if missing and len(set(flat)) == len(flat) and set(flat) < {*range(12)}:
-            if max(lengths[i] for i in missing) > min(lengths[i] for i in flat or [1]):
+            if not flat:
+                return wrong("There is no batch: is each appended?")
+            kept = [lengths[i] for i in flat]
+            if (
+                kept == sorted(kept)[::-1]
+                and max(lengths[i] for i in missing) > kept[-1]
+            ):
                 return wrong(
                     "A sentence that did not fit is dropped: it must begin the next "
                     "batch."

@@ -144,7 +144,7 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
             "There is no residual: call `residual(x, …)`.": (
                 attention(x, memory, memory)
             ),
-            "Only x is normalised: the memory comes as it is.": (
+            "You normalised the memory: give it to attention as it is.": (
                 residual(
                     x,
                     lambda given, norm=norm: attention(
@@ -194,7 +194,10 @@ def check_look_at(answer: Callable[..., Tensor]) -> Verdict:
                 )
             raise
         if isinstance(result, Tensor) and result.shape == memory.shape:
-            return wrong("The residual goes around x, not the memory.")
+            return wrong(
+                "The result has a row for each word of the memory: queries, and what "
+                "the residual adds to, should come from x."
+            )
         if not near(result, expected):
             return wrong(explain(result, expected, mistakes, NAN))
         by_hand = by_hand or not called

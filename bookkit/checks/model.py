@@ -369,7 +369,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
             return wrong("Your test calls every model faulty.")
         if not given:
             return wrong(
-                "Call the model itself: `decode` without source_mask sees the padding."
+                "Call model(source, target) itself, and allow for the last digits."
             )
         if any((ids[:, 0] == 0).any() for ids in sources):
             return wrong(
@@ -386,8 +386,8 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
     if cross == {False} and encoder == {True}:
         return wrong(
             "Your test misses the model whose cross-attention attends to padding: "
-            "compare the logits, not the memory, with a tolerance for rounding errors "
-            "only."
+            "compare the logits of model(source, target), not the memory, with a "
+            "tolerance for rounding errors only."
         )
     if cross != {True}:
         return wrong(

@@ -181,7 +181,9 @@ def check_centred(centre: Callable[[nn.Linear], nn.Linear]) -> Verdict:
         f"{tuple(each.weight.shape)}, {each.weight.dtype}" for each in (answer, before)
     )
     if new != old:
-        return wrong(f"Its weight is {new}; it should be {old}, as that of `linear`.")
+        return wrong(
+            f"The weight of your layer is {new}; it should be {old}, as in `linear`."
+        )
     with torch.no_grad():
         output, plain = tensor(answer(x)), before(x)
         expected = plain - plain.mean(dim=-1, keepdim=True)

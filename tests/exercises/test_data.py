@@ -210,6 +210,8 @@ def test_model_solutions_are_right(check, answer):
         (check_tokens, places(reverse=True), "places in your sorted list"),
         (check_tokens, places(reverse=False), "places in your sorted list"),
         (check_tokens, drops_what_does_not_fit, "must begin the next batch"),
+        (check_tokens, lambda n, b: [], "There is no batch"),
+        (check_tokens, lambda n, b: longest_first(n, b)[::-1][:-1], "forgotten"),
         (
             check_tokens,
             lambda n, b: list(filter(None, drops_what_does_not_fit(n, b))),

@@ -92,6 +92,11 @@ WRONG = [
     (check_shift, lambda s: (framed(s), framed(s)[:, 1:]), "whole target"),
     (check_shift, lambda s: (rows(s, BOS), framed(s)), "whole target"),
     (check_shift, lambda s: (rows(s), rows(s, end=EOS)), "must read <bos> first"),
+    (
+        check_shift,
+        lambda s: (framed(s)[:, 1:-1], framed(s)[:, 2:]),
+        "must read <bos> first",
+    ),
     (check_shift, lambda s: (rows(s, BOS), rows(s)), "learns to stop"),
     (check_shift, lambda s: (rows(s)[:, :-1], rows(s)[:, 1:]), "add <bos> and <eos>"),
     (

@@ -81,7 +81,7 @@ WRONG = [
         lambda h, u: (u * (1 - torch.tanh(u * h[:-1]) ** 2)).prod(),
         "The words enter the states too",
     ),
-    (check_gradient, by_logarithms(math.log, math.exp), "no negative number"),
+    (check_gradient, by_logarithms(math.log, math.exp), "none below 0"),
     (check_gradient, by_logarithms(torch.log, torch.exp), "u may be negative"),
     (check_gate, 5, "0.51 of the cell is left"),
     (check_gate, 0, "half is lost at every step"),

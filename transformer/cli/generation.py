@@ -66,8 +66,8 @@ def generate(
 
     Print the prompt and what follows it, which may be several lines. Of standard input,
     each line is a prompt; blank lines stay blank, and one that cannot be continued is
-    named on standard error and left blank; the exit code is then 1. Of a long text the
-    model reads the end: half as many tokens as its window has, and its own behind.
+    named on standard error and left blank; the exit code is then 1. A text that has
+    grown longer than the model's window is cut to its last half window, and goes on.
     """
     import torch
 
