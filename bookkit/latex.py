@@ -9,15 +9,12 @@ from torch import Tensor
 def matrix(values: Tensor, digits: int = 2) -> str:
     """LaTeX for a vector (as a row) or a matrix, each number rounded to `digits`.
 
-    Where 0 or 1 digits would change a number there are more, 2 at most.
+    Without digits only whole numbers are shown so: any others get two.
     """
     rows = values.detach().reshape(-1, values.size(-1)).tolist()
-
-    def changes(x: float) -> bool:
-        return not math.isclose(x, round(x, digits), rel_tol=1e-6, abs_tol=1e-6)
-
-    while digits < 2 and any(changes(x) for row in rows for x in row):
-        digits += 1
+    whole = all(math.isclose(x, round(x), abs_tol=1e-6) for row in rows for x in row)
+    if digits == 0 and not whole:
+        digits = 2
 
     def number(x: float) -> str:
         text = f"{x:.{digits}f}"

@@ -141,6 +141,10 @@ results["QK"] = results["QKV"]
 # null: the weights stay where they were
 mean_after = mean_before
 
+# %% claim: With all three matrices
+# null: right without a weight on *en*
+mean_after = torch.eye(5)[[4, 0, 1]]
+
 # %% claim: From zeros, the gradients
 # null: from small numbers
 torch.zeros_like = lambda matrix: torch.full_like(matrix, 0.01)
