@@ -1,7 +1,5 @@
 """Matrices from the run, typeset."""
 
-import math
-
 from IPython.display import Math, display
 from torch import Tensor
 
@@ -11,10 +9,10 @@ def matrix(values: Tensor, digits: int = 2) -> str:
 
     Without digits only whole numbers are shown so: any others get two.
     """
-    rows = values.detach().reshape(-1, values.size(-1)).tolist()
-    whole = all(math.isclose(x, round(x), abs_tol=1e-6) for row in rows for x in row)
-    if digits == 0 and not whole:
+    values = values.detach()
+    if digits == 0 and not values.allclose(values.round(), rtol=0, atol=1e-6):
         digits = 2
+    rows = values.reshape(-1, values.size(-1)).tolist()
 
     def number(x: float) -> str:
         text = f"{x:.{digits}f}"

@@ -167,6 +167,8 @@ def test_a_matrix_that_is_not_whole_is_not_shown_as_whole() -> None:
     assert matrix(torch.tensor([0.0, 1.5]), digits=0) == row.format("0.00", "1.50")
     assert matrix(torch.tensor([1 / 3, 1.0]), digits=0) == row.format("0.33", "1.00")
     assert matrix(torch.tensor([11, -12]), digits=0) == row.format("11", "-12")
+    hidden = torch.tensor([3.0, -torch.inf])
+    assert matrix(hidden, digits=0) == row.format("3", "-inf")
 
 
 @exercise

@@ -93,8 +93,8 @@ def write_checkpoint(
     The same tensors and text always give the same bytes.
 
     Raises:
-        ValueError: naming a key of `metadata` that is reserved or whose value is not
-            text, or a tensor of a reserved name.
+        ValueError: naming a key of `metadata` that is reserved or not text, or whose
+            value is not text, or a tensor of a reserved name.
     """
     if "__metadata__" in tensors:  # where the format keeps the text
         raise ValueError("a tensor may not be named '__metadata__', it is reserved")

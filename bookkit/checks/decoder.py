@@ -13,6 +13,7 @@ from bookkit.exercises import (
     Verdict,
     blanks,
     exercise,
+    holds,
     near,
     number,
     right,
@@ -20,6 +21,7 @@ from bookkit.exercises import (
     unanswered,
     wrong,
 )
+from transformer.text.batches import pad
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -28,21 +30,15 @@ def _same(answer: Tensor, other: Tensor) -> bool:
     return answer.shape == other.shape and bool((answer == other).all())
 
 
-def _rows(rows: list[list[int]], fill: int = PAD_ID) -> Tensor:
-    """The rows as one tensor, shorter ones filled up."""
-    longest = max(map(len, rows))
-    return torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
-
-
 def _unlike(given: Tensor, wanted: Tensor, sentences: list[list[int]]) -> str:
     """What is wrong with the decoder's input or the labels; empty if nothing is."""
     first, last = (
         [[BOS_ID, *one] for one in sentences],
         [[*one, EOS_ID] for one in sentences],
     )
-    whole, bare = _rows([[BOS_ID, *one, EOS_ID] for one in sentences]), _rows(sentences)
+    whole, bare = pad([[BOS_ID, *one, EOS_ID] for one in sentences]), pad(sentences)
     # Where the label is padding, what stands in the input changes no loss.
-    inputs, labels = (_rows(first), whole[:, :-1], _rows(first, EOS_ID)), _rows(last)
+    inputs, labels = (pad(first), whole[:, :-1], pad(first, EOS_ID)), pad(last)
     read = any(_same(given, each) for each in inputs)
     if read and _same(wanted, labels):
         return ""
@@ -50,7 +46,7 @@ def _unlike(given: Tensor, wanted: Tensor, sentences: list[list[int]]) -> str:
     def wider(rows: Tensor, value: int) -> Tensor:
         return torch.cat([rows, torch.full((len(rows), 1), value)], dim=1)
 
-    in_front = _rows([row[::-1] for row in first]).flip(1)
+    in_front = pad([row[::-1] for row in first]).flip(1)
     mistakes = {
         "Input and labels are the same: the model would learn to repeat what it reads. "
         "Shift one against the other.": _same(given, wanted),
@@ -78,9 +74,9 @@ def _unlike(given: Tensor, wanted: Tensor, sentences: list[list[int]]) -> str:
             _same(wanted, wider(bare, EOS_ID))
         ),
         "You filled up the labels with <eos>: the loss would count each. Fill up with "
-        "padding.": _same(wanted, _rows(last, EOS_ID)),
+        "padding.": _same(wanted, pad(last, EOS_ID)),
         "You filled up the labels with -100. Use the id of padding, 0: the loss can "
-        "skip any id, with ignore_index.": _same(wanted, _rows(last, -100)),
+        "skip any id, with ignore_index.": _same(wanted, pad(last, -100)),
         "The padding stands in front of the words: fill up behind them.": (
             _same(given, in_front)
         ),
@@ -236,8 +232,8 @@ def check_cross(
     if near(result, expected):
         target, memory = torch.randn(2, 5, generator=g), torch.randn(4, 5, generator=g)
         w_q, w_k, w_v = torch.randn(3, 5, 3, generator=g).unbind()
-        other = tensor(answer(target, memory, w_q, w_k, w_v))
-        if near(other, attend(target, memory, memory, math.sqrt(3))):
+        expected = attend(target, memory, memory, math.sqrt(3))
+        if holds(answer, (target, memory, w_q, w_k, w_v), expected):
             return right("Three queries, five keys and values, three outputs.")
         return wrong(
             "Right for these sizes, but not for other sizes: divide by the root of "

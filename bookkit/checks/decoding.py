@@ -100,7 +100,7 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
             low = float(log_probability(four, other))
         except (ArithmeticError, ValueError):
             low = -math.inf
-        if low == -math.inf:
+        if not math.isfinite(low):
             return wrong(
                 "The product of many small probabilities is rounded to 0: add their "
                 "logarithms."

@@ -226,20 +226,16 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         )
     if not near(answer, torch.cat(large).logsumexp(dim=-1)):
         return wrong(f"With large logits it should be about 901.31; got {answer:.2f}.")
-    rising = [torch.tensor([0.0]), torch.tensor([900.0])]
-    answer = attempt(rising)
-    if not near(answer, torch.cat(rising).logsumexp(dim=-1)):
-        return wrong(
-            "A later piece may hold the largest logit: the largest of the first piece "
-            f"will not do. After 0 and then 900 it should be 900; got {answer:.2f}."
-        )
-    falling = [torch.tensor([900.0]), torch.tensor([0.0])]
-    answer = attempt(falling)
-    if not near(answer, torch.cat(falling).logsumexp(dim=-1)):
-        return wrong(
-            "A later piece may hold only smaller logits: keep the largest so far. "
-            f"After 900 and then 0 it should be 900; got {answer:.2f}."
-        )
+    for first, second, why in (
+        (0, 900, "the largest logit: the largest of the first piece will not do."),
+        (900, 0, "only smaller logits: keep the largest so far."),
+    ):
+        answer = attempt([torch.tensor([float(each)]) for each in (first, second)])
+        if not near(answer, torch.tensor(900.0)):
+            return wrong(
+                f"A later piece may hold {why} After {first} and then {second} it "
+                f"should be 900; got {answer:.2f}."
+            )
     low = [torch.tensor([-900.0]), torch.tensor([-901.0])]
     if not near(attempt(low), torch.cat(low).logsumexp(dim=-1)):
         return wrong(

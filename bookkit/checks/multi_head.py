@@ -100,39 +100,36 @@ def check_question(query_weight: Tensor) -> Verdict:
     )
 
 
-def _for_other_sizes(
-    check: Callable[..., Verdict], answer: Callable[..., Any], sizes: tuple[int, ...]
+def _for_sizes(
+    check: Callable[..., Verdict],
+    answer: Callable[..., Any],
+    first: tuple[int, ...],
+    other: tuple[int, ...],
 ) -> Verdict:
-    """The verdict on an answer that is right for the first sizes, of 3 heads."""
+    """The verdict for two choices of heads, length, d_model, d_k and d_v."""
+    if not (verdict := check(answer, *first)).ok:
+        return verdict
     try:
-        if (verdict := check(answer, *sizes)).ok:
+        if (verdict := check(answer, *other)).ok:
             return verdict
     except (RuntimeError, IndexError, ValueError):
         pass
     return wrong(
-        f"Right for 3 heads and d_k = 6, but not for {sizes[0]} heads and d_k = "
-        f"{sizes[3]}: take every size from the tensors."
+        f"Right for {first[0]} heads and d_k = {first[3]}, but not for {other[0]} "
+        f"heads and d_k = {other[3]}: take every size from the tensors."
     )
 
 
 @exercise
 def check_sizes(multi_head: Callable[..., Tensor]) -> Verdict:
     """Multi-head attention with d_k ≠ d_v, for one sentence."""
-    verdict = _sizes(multi_head, 3, 4, 8, 6, 5)  # d_k is not 8 // 3
-    if verdict.ok:
-        return _for_other_sizes(_sizes, multi_head, (2, 5, 9, 3, 4))
-    return verdict
+    sizes = (3, 4, 8, 6, 5), (2, 5, 9, 3, 4)  # d_k is not 8 // 3
+    return _for_sizes(_sizes, multi_head, *sizes)
 
 
-def _sizes(
-    multi_head: Callable[..., Any],
-    heads: int,
-    length: int,
-    d_model: int,
-    d_k: int,
-    d_v: int,
-) -> Verdict:
+def _sizes(multi_head: Callable[..., Any], *sizes: int) -> Verdict:
     """The verdict for one choice of sizes."""
+    heads, length, d_model, d_k, d_v = sizes
     generator = torch.Generator().manual_seed(3)
 
     def normal(*shape: int) -> Tensor:
@@ -231,21 +228,12 @@ def _sizes(
 @exercise
 def check_two(two_matrices: Callable[..., Sequence[Tensor] | Tensor]) -> Verdict:
     """Each head as two matrices, one for its scores and one for what it adds."""
-    verdict = _two(two_matrices, 3, 5, 8, 6, 4)
-    if verdict.ok:
-        return _for_other_sizes(_two, two_matrices, (2, 4, 9, 5, 3))
-    return verdict
+    return _for_sizes(_two, two_matrices, (3, 5, 8, 6, 4), (2, 4, 9, 5, 3))
 
 
-def _two(
-    two_matrices: Callable[..., Any],
-    heads: int,
-    length: int,
-    d_model: int,
-    d_k: int,
-    d_v: int,
-) -> Verdict:
+def _two(two_matrices: Callable[..., Any], *sizes: int) -> Verdict:
     """The verdict for one choice of sizes."""
+    heads, length, d_model, d_k, d_v = sizes
     generator = torch.Generator().manual_seed(4)
 
     def normal(*shape: int) -> Tensor:

@@ -11,6 +11,9 @@ from bookkit.checks.decoder import (
     check_notices,
     check_shift,
 )
+from transformer.text.words import BOS_ID as BOS
+from transformer.text.words import EOS_ID as EOS
+from transformer.text.words import PAD_ID as PAD
 
 
 def cross(scale=None, causal=False, dim=-1, swap=False):
@@ -26,9 +29,6 @@ def cross(scale=None, causal=False, dim=-1, swap=False):
         return scores.softmax(dim=dim) @ values
 
     return answer
-
-
-PAD, BOS, EOS = range(3)
 
 
 def rows(sentences, *begin, end=None, fill=PAD):

@@ -69,17 +69,15 @@ class Run(abc.ABC):
             done, seconds = self._begin(stack)
             yield from self._train(done, seconds)
             self.state.give_best_weights()
-            if self.state.best_weights and self._is_first:
-                self._mend_best()
+            if self.run is not None and self._is_first and self.state.best_weights:
+                self._mend_best(self.run)
 
-    def _mend_best(self) -> None:
+    def _mend_best(self, run: RunFolder) -> None:
         """Write the best weights again where their file is gone or damaged."""
-        if self.run is None:
-            return
         try:
-            read_checkpoint(self.run.path / "model.safetensors")
+            read_checkpoint(run.path / "model.safetensors")
         except (ValueError, OSError):
-            self.run.save_best(self.usable(self.state.model))
+            run.save_best(self.usable(self.state.model))
 
     @property
     def _is_first(self) -> bool:
