@@ -26,9 +26,7 @@ from transformer.cli.options import (
     whole,
 )
 from transformer.cli.progress import Progress
-from transformer.cli.resources import (
-    chosen_device,
-)
+from transformer.cli.resources import chosen_device
 
 if TYPE_CHECKING:
     from transformer.decoding.translator import Translator
@@ -224,22 +222,15 @@ def load_translator(weights: str | None, device: str, average: int = 0) -> "Tran
 
 def refuse_text_generator(weights: str) -> None:
     """Say what a language model is for, where a translator is needed."""
-    if is_text_generator(weights):
-        raise ValueError(
-            f'{weights} is a language model: "{PROGRAM} generate" continues a text '
-            "with it"
-        ) from None
-
-
-def is_text_generator(weights: str) -> bool:
-    """Whether a language model and its tokenizer are there."""
     from transformer.beyond.text_generator import TextGenerator
 
     try:
         TextGenerator.load(weights)
     except ValueError:
-        return False
-    return True
+        return
+    raise ValueError(
+        f'{weights} is a language model: "{PROGRAM} generate" continues a text with it'
+    ) from None
 
 
 def require_known_letters(
@@ -334,10 +325,7 @@ def train_phrasebook(
     together, and write the weights. The same seed gives the same weights on the same
     machine.
     """
-    path = require_file(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"cannot write in the folder {path.parent}")
+    path = new_file(out)
     import torch
 
     from transformer.decoding.translator import Translator
@@ -378,3 +366,16 @@ def require_file(out: str) -> Path:
     if Path(out).is_dir():
         raise ValueError(f"--out must name a file, got the folder {out}")
     return Path(out)
+
+
+def new_file(out: str) -> Path:
+    """The path of a file to write, in a folder that is made if it is not there.
+
+    Raises:
+        ValueError: for what `require_file` refuses, or a folder that cannot be written.
+    """
+    path = require_file(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"cannot write in the folder {path.parent}")
+    return path

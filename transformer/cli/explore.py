@@ -1,12 +1,11 @@
 """The command that writes a live model: one page, to open or to send."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from transformer.cli.commands import app, refuse_text_generator, require_file
+from transformer.cli.commands import app, new_file, refuse_text_generator
 from transformer.cli.options import Command
 
 __all__ = ["explore"]
@@ -32,10 +31,7 @@ def explore(
     in precision where that changes no word of some translations. Of a run, up to 60
     sentences of its validation set are in the page, as examples.
     """
-    path = require_file(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"cannot write in the folder {path.parent}")
+    path = new_file(out)
     from bookkit.live import LiveModel
     from transformer.decoding.translator import Translator
 

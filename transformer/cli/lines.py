@@ -36,8 +36,6 @@ def read_lines(file: str | None) -> Iterator[list[str]]:
     So a program that waits for each answer gets it, and a file is read in batches. Of
     a line that is too long the beginning comes, which `require_whole` refuses.
     """
-    if file is None and sys.stdin is None:
-        raise ValueError("no sentence given, and standard input is closed")
     stream: Any = sys.stdin.buffer if file is None else open(file, "rb")  # noqa: SIM115
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)  # \r\n and \r too

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,9 +127,34 @@ def train(
         return
     if data and len(data) > 1:
         raise ValueError("sentence pairs are in one folder: give --data once")
-    folder_given = data[0] if data else None
     for module in ("tokenizers", "sacrebleu"):
         optional_import(module)
+    from transformer.model import TransformerConfig
+    from transformer.training.trainer import PRESETS
+
+    device = chosen_device(device)
+    stacks = "num_encoder_layers", "num_decoder_layers"
+    plan = chosen_plan(PRESETS[preset], stacks, settings, device, precision)
+    require_memory(
+        TransformerConfig(plan.vocab_size, plan.vocab_size, **plan.sizes), device
+    )
+    folder = data[0] if data else None
+    text = text or ("tok" if is_multi30k(folder) else "raw")
+    languages = source, target
+    train_on_pairs(folder, languages, text, plan, out, device, save_every, keep_epochs)
+
+
+def train_on_pairs(
+    data: str | None,
+    languages: tuple[str, str],
+    text: str,
+    plan: "Preset",
+    out: str,
+    device: str,
+    save_every: int,
+    keep_epochs: int,
+) -> None:
+    """Train a translator on sentence pairs."""
     from transformer.training.distributed import ProcessGroup
     from transformer.training.trainer import (
         TranslationDataset,
@@ -136,17 +162,13 @@ def train(
         translation_model,
     )
 
-    device = chosen_device(device)
-    plan = chosen_plan(preset, settings, device, precision)
-    languages = source, target
-    text = text or ("tok" if is_multi30k(folder_given) else "raw")
     group = ProcessGroup.start(device)
     progress = Progress(quiet=group.rank > 0)
     try:
-        group.first(lambda: corpus(folder_given, text, languages))  # fetched once
-        folder = corpus(folder_given, text, languages)
+        group.first(lambda: corpus(data, text, languages))  # fetched once
+        folder = corpus(data, text, languages)
         dataset = TranslationDataset.load(
-            folder, source, target, text, plan.vocab_size, plan.max_tokens
+            folder, *languages, text, plan.vocab_size, plan.max_tokens
         )
         tokenizer, config = dataset.source_tokenizer, plan.training
         model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
@@ -194,7 +216,6 @@ def train_on_files(
         raise ValueError("--task lm trains in one process: start it without torchrun")
     optional_import("tokenizers")
     from transformer.beyond.language_model import LanguageModelConfig
-    from transformer.training.precision import made_for_bf16
     from transformer.training.text_trainer import (
         TEXT_PRESET,
         TextDataset,
@@ -203,17 +224,10 @@ def train_on_files(
     )
 
     device = chosen_device(device)
-    given = {name: value for name, value in settings.items() if value is not None}
-    vocab_size = given.pop("vocab_size", TEXT_PRESET.vocab_size)
-    sizes = {name: given.pop(name) for name in SIZES if name in given}
-    if layers := sizes.pop("layers", None):
-        sizes["num_layers"] = layers
-    sizes = TEXT_PRESET.sizes | sizes
-    require_memory(LanguageModelConfig(vocab_size, **sizes), device)
-    bf16 = made_for_bf16(device) if precision == "auto" else precision == "bf16"
-    config = dataclasses.replace(TEXT_PRESET.training, **given, bf16=bf16)
-    dataset = TextDataset.load(files, vocab_size)
-    model = language_model(dataset.tokenizer.vocab_size, sizes, config.seed)
+    plan = chosen_plan(TEXT_PRESET, ["num_layers"], settings, device, precision)
+    require_memory(LanguageModelConfig(plan.vocab_size, **plan.sizes), device)
+    dataset, config = TextDataset.load(files, plan.vocab_size), plan.training
+    model = language_model(dataset.tokenizer.vocab_size, plan.sizes, config.seed)
     progress = Progress()
     steps = train_language_model(
         model, dataset, config, out, device, save_every, report=progress.say
@@ -247,25 +261,26 @@ def require_task(out: str, task: str) -> None:
 
 
 def chosen_plan(
-    preset: str, settings: dict[str, Any], device: str, precision: str
+    preset: "Preset",
+    stacks: Iterable[str],
+    settings: dict[str, Any],
+    device: str,
+    precision: str,
 ) -> "Preset":
-    """A preset with the settings that were given.
+    """A preset with the settings that were given; `layers` is that of all `stacks`.
 
     Raises:
-        ValueError: for settings that no model or training could have, or that need
-            more memory than there is.
+        ValueError: for settings that no training could have.
     """
-    from transformer.model import TransformerConfig
     from transformer.training.precision import made_for_bf16
-    from transformer.training.trainer import PRESETS, Preset
 
     given = {name: value for name, value in settings.items() if value is not None}
-    vocab_size = given.pop("vocab_size", PRESETS[preset].vocab_size)
+    vocab_size = given.pop("vocab_size", preset.vocab_size)
     sizes = {name: given.pop(name) for name in SIZES if name in given}
     if layers := sizes.pop("layers", None):
-        sizes |= {"num_encoder_layers": layers, "num_decoder_layers": layers}
-    sizes = PRESETS[preset].sizes | sizes
-    require_memory(TransformerConfig(vocab_size, vocab_size, **sizes), device)
+        sizes |= dict.fromkeys(stacks, layers)
     bf16 = made_for_bf16(device) if precision == "auto" else precision == "bf16"
-    training = dataclasses.replace(PRESETS[preset].training, **given, bf16=bf16)
-    return Preset(vocab_size, sizes, training)
+    training = dataclasses.replace(preset.training, **given, bf16=bf16)
+    return preset._replace(
+        vocab_size=vocab_size, sizes=preset.sizes | sizes, training=training
+    )
