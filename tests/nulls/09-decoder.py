@@ -108,19 +108,6 @@ one_step = lambda layer, x, past, memory: step_of(
     layer, x, past, layer.cross_attention.keys_values(encoded, encoded)
 )
 
-# %% claim: Without the mask, given the true words so far
-# null: trained with the mask
-results["no causal mask"] = results["as it should be"]
-
-# %% claim: Without the mask, given the true words so far
-# null: later words are seen in use, too
-plain_model = Translator.forward
-Translator.forward = lambda self, source, target: (
-    plain_model(self, source, target)
-    if target.size(1) == 6
-    else plain_model(self, source, targets[held_out][:, :6])[:, : target.size(1)]
-)
-
 
 # %% claim: With the source hidden, the gradient
 # null: hidden or not, the source is read
