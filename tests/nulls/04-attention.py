@@ -59,12 +59,12 @@ variance = dict.fromkeys(variance, 1.0)
 # null: divided by d_k in the root's place
 variance = {(n, d): variance["full" if n == "root" else n, d] for n, d in variance}
 
-# %% claim: At 1,024 dimensions the largest
-# null: the scale makes no difference
+# %% claim: Without the scale more than a fifth
+# null: the scale makes no difference to the weights
 largest = {(name, d): largest["root", d] for name, d in largest}
 
-# %% claim: At 1,024 dimensions the largest
-# null: no scale in either
+# %% claim: Without the scale more than a fifth
+# null: the weights have no scale in either
 largest = {(name, d): largest["none", d] for name, d in largest}
 
 # %% claim: Without the scale more than a fifth
@@ -193,10 +193,6 @@ def scaled_dot_product_attention(query, key, value, mask):
 # %% claim: In 100 steps under the squared
 # null: with patience every rate gets there
 longer = dict.fromkeys(longer, 0.9)
-
-# %% claim: Scores divided by the sum
-# null: powers of e are divided
-scores = scores.exp()
 
 # %% claim: With a query so long
 # null: even weights
