@@ -16,7 +16,7 @@ __all__ = [
 
 
 class TokenEmbedding(nn.Module):
-    """Token embedding: one learned row per token id, times √d_model (section 3.4).
+    """Token embedding: a learned row per token id, times √d_model (paper, section 3.4).
 
     Rows start as draws from a normal distribution of variance 1/d_model, so that the
     scaled vectors start with entries of variance 1.

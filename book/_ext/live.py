@@ -172,8 +172,8 @@ class LiveHero(Live):
             f"<style>{self.style()}</style>",
             '<p class="live-hero-title">Change one word, and the answer changes.</p>',
             "<p>French <em>sa</em> is <em>his</em> or <em>her</em>. Who sells the car "
-            "decides, and yet <em>her</em> and <em>his</em> attend to the same words. "
-            "How can that be? "
+            "decides, and yet the model looks at the same words when it writes "
+            "<em>her</em> and <em>his</em>. How can that be? "
             f'<a href="{self.up}{MAPS}">Chapter 14</a> finds out.</p>',
             '<div class="live-two">',
             *pictures,
@@ -186,8 +186,8 @@ class LiveHero(Live):
             'autocomplete="off" spellcheck="false"> '
             "<button>Open the whole model</button></span>",
             "</form>",
-            f"<p>{size:,} parameters and {len(all_heads(model))} heads, in one page, "
-            "and every number that they make of your sentence. Nothing is sent "
+            f"<p>{size:,} learned numbers and {len(all_heads(model))} heads, in one "
+            "page, and every number that they make of your sentence. Nothing is sent "
             "anywhere.</p>",
             "</div>",
         )
