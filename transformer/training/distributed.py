@@ -5,7 +5,7 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -38,21 +38,23 @@ class ProcessGroup:
         Raises:
             ValueError: for a device that is not there, or processes that do not meet.
         """
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("no GPU was found here, expected --device cpu")
+        own = torch.device(device)
+        if device == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError("no GPU was found here, expected --device cpu")
+            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            if local_rank >= torch.cuda.device_count():
+                raise ValueError(
+                    f"each process needs a GPU of its own: process {local_rank + 1} of "
+                    f"this machine found {torch.cuda.device_count()}"
+                )
+            own = torch.device(device, local_rank)
         size = int(os.environ.get("WORLD_SIZE", "1"))
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        if device == "cuda" and local_rank >= torch.cuda.device_count():
-            raise ValueError(
-                f"each process needs a GPU of its own: process {local_rank + 1} of "
-                f"this machine found {torch.cuda.device_count()}"
-            )
-        own = torch.device(device, local_rank) if device == "cuda" else None
         if size == 1:
-            return cls(device=own or torch.device(device))
+            return cls(device=own)
         with _one_line():
             dist.init_process_group("nccl" if device == "cuda" else "gloo")
-        return cls(dist.get_rank(), size, own or torch.device(device))
+        return cls(dist.get_rank(), size, own)
 
     @classmethod
     def beside(cls, model: nn.Module) -> "ProcessGroup":
@@ -91,15 +93,13 @@ class ProcessGroup:
             raise ValueError("the first process stopped: see its message")
         return result
 
-    @contextmanager
-    def connected(self) -> Iterator[None]:
+    def connected(self) -> AbstractContextManager[None]:
         """Turn a lost connection, wherever it shows, into one line.
 
         Raises:
             ValueError: for an error of the connection between the processes.
         """
-        with _one_line() if self.size > 1 else _nothing():
-            yield
+        return _one_line() if self.size > 1 else nullcontext()
 
     def shard(
         self, batch: Sequence[Example], micro_batch_tokens: int
@@ -116,11 +116,6 @@ class ProcessGroup:
         """Leave the group."""
         if self.size > 1:
             dist.destroy_process_group()
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager

@@ -219,9 +219,9 @@ class RunFolder:
                 read_run(self.path)  # refuses a run.json that is not ours
                 theirs = _read_json(path)
             difference = _difference(_comparable(theirs), _comparable(ours))
-            if theirs and difference and not self._may_begin_again(theirs):
-                raise ValueError(f"{self.path} has another run: {difference}")
             if theirs and difference:
+                if not self._may_begin_again(theirs):
+                    raise ValueError(f"{self.path} has another run: {difference}")
                 self._remove(_CHECKPOINT)
                 self._remove(_EPOCH)
                 (self.path / "metrics.jsonl").unlink(missing_ok=True)

@@ -215,16 +215,14 @@ class TrainState:
         self._average.update_parameters(self.model)
         return grad_norm.item()
 
-    def note_validation(self, loss: float, epoch: int) -> bool:
-        """Keep the average's weights if no epoch had a lower validation loss."""
-        better = loss < self.best_validation_loss
-        if better:
+    def note_validation(self, loss: float, epoch: int) -> None:
+        """Keep the average's weights if their validation loss is the lowest so far."""
+        if loss < self.best_validation_loss:
             self.best_validation_loss, self.best_epoch = loss, epoch
             self.best_weights = {
                 name: weight.detach().cpu().clone()
                 for name, weight in self.averaged.named_parameters()
             }
-        return better
 
     def give_best_weights(self) -> None:
         """Give the model the best weights, at the end."""
