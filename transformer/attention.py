@@ -22,7 +22,7 @@ def attention_weights(
     key: Float[Tensor, "*batch keys d_k"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch queries keys"]:
-    """Attention weights: softmax(q kᵀ / √d_k), section 3.2.1.
+    """Attention weights: softmax(q kᵀ / √d_k) (paper, section 3.2.1).
 
     `mask` is True where a query may attend to a key. Each row sums to 1, unless its
     query may attend to nothing: then the row is all zeros.
