@@ -11,12 +11,7 @@ a run that is there already is not made again: stop it and start it as you like.
 
 import argparse
 import dataclasses
-import datetime
-import json
 import math
-import os
-import platform
-import re
 import statistics
 import sys
 import time
@@ -31,7 +26,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from race import processor  # noqa: E402
+from race import begun, keep, made_here  # noqa: E402
 
 from bookkit import broken  # noqa: E402
 from bookkit.broken import HALF  # noqa: E402
@@ -291,15 +286,6 @@ def run(variant: Variant, seed: int) -> dict:
     }
 
 
-def keep(path: Path, found: dict) -> None:
-    """Write results whole, or leave the old ones."""
-    beside = path.with_suffix(".part")
-    text = json.dumps(found, indent=1, ensure_ascii=False)
-    text = re.sub(r"(?<=\d),\s+(?=[\d-])", ", ", text)  # a curve is one line
-    beside.write_text(text + "\n", encoding="utf-8")
-    os.replace(beside, path)
-
-
 def main() -> None:
     """Make the runs that are asked for and not yet there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -308,22 +294,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict = {"variants": {}}
-    if choice.out.exists():
-        found = json.loads(choice.out.read_text(encoding="utf-8"))
+    found = begun(choice.out, variants={})
     found |= {
         "command": "python benchmarks/ablations.py",
         "training": dataclasses.asdict(HALF),
         "steps_to_a_point": THIN,
         "shock_at": SHOCK,
     }
-    made = {
-        "date": datetime.date.today().isoformat(),
-        "hardware": f"{processor()}, one thread",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    choice.out.parent.mkdir(parents=True, exist_ok=True)
+    made = made_here()
     wanted = [(seed, name) for seed in choice.seeds for name in choice.only]
     runs = [
         (seed, name)

@@ -10,9 +10,6 @@ benchmarks/results/attention_maps.json; one that is there already is not made ag
 """
 
 import argparse
-import datetime
-import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -24,7 +21,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from race import keep, processor  # noqa: E402
+from race import begun, keep, made_here  # noqa: E402
 
 from transformer import (  # noqa: E402
     Head,
@@ -165,17 +162,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"runs": {}}
-    if choice.out.exists():
-        found = json.loads(choice.out.read_text(encoding="utf-8"))
+    found = begun(choice.out, runs={})
     found |= {
         "command": "python benchmarks/attention_maps.py",
-        "date": datetime.date.today().isoformat(),
-        "hardware": f"{processor()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        **made_here(),
         "asks_from": ASKS,
     }
-    choice.out.parent.mkdir(parents=True, exist_ok=True)
     chapter = chapters_measures()
     names = ["shipped", *map(str, choice.seeds)]
     names = [name for name in names if name not in found["runs"]]

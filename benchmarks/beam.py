@@ -21,7 +21,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from race import processor  # noqa: E402
+from race import keep, processor  # noqa: E402
 
 from transformer.decoding.beam import beam_search  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
@@ -110,8 +110,7 @@ def main() -> None:
         "beam_sizes": BEAM_SIZES,
         "runs": runs,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    keep(options.out, stored)
     print(f"wrote {options.out}")
 
 

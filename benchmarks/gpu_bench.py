@@ -61,7 +61,6 @@ class Bench:
         minutes = (time.perf_counter() - self.started) / 60
         about = made([torch.get_num_threads()], minutes, ""), accelerator(self.device)
         self.results["made"] = {**about[0], **about[1], "smoke": self.smoke}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         keep(self.path, self.results)
         print(f"{name} ({time.perf_counter() - started:.0f} s): {found}", flush=True)
 

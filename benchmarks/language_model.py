@@ -13,10 +13,7 @@ again.
 """
 
 import argparse
-import datetime
-import json
 import math
-import platform
 import sys
 import time
 from pathlib import Path
@@ -27,7 +24,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from race import keep, processor  # noqa: E402
+from race import begun, keep, made_here  # noqa: E402
 
 from bookkit.texts import alice  # noqa: E402
 from transformer.beyond.gpt2 import from_gpt2, to_gpt2  # noqa: E402
@@ -178,20 +175,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few steps of each")
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict = {"runs": {}}
-    if choice.out.exists():
-        found = json.loads(choice.out.read_text(encoding="utf-8"))
+    found = begun(choice.out, runs={})
     found |= {
         "command": "python benchmarks/language_model.py --data FOLDER",
         "steps": STEPS,
         "small": SMALL,
         "large": LARGE,
     }
-    made = {  # of each run: they need not be of one day
-        "date": datetime.date.today().isoformat(),
-        "hardware": f"{processor()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
+    made = made_here()  # of each run: they need not be of one day
     train, val = captions(choice.data)
     steps, large_steps = (3, 3) if choice.quick else (STEPS, 3200)
     sizes = (120_000, 480_000, len(train))
@@ -214,7 +205,6 @@ def main() -> None:
         32,
         0,
     )
-    choice.out.parent.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         if f"n-grams {name}" not in found["runs"]:
             print(f"n-grams, {name}", flush=True)

@@ -12,9 +12,6 @@ Chapter 11 draws a figure from that file.
 """
 
 import argparse
-import datetime
-import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -24,7 +21,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from race import keep, processor  # noqa: E402
+from race import begun, keep, made_here  # noqa: E402
 
 from transformer.text.phrasebook import (  # noqa: E402
     phrasebook_examples,
@@ -69,18 +66,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict = {"runs": {}}
-    if choice.out.exists():
-        found = json.loads(choice.out.read_text(encoding="utf-8"))
+    found = begun(choice.out, runs={})
     found |= {
         "command": "python benchmarks/leak.py",
-        "date": datetime.date.today().isoformat(),
-        "hardware": f"{processor()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        **made_here(),
         "sentences_read": SENTENCES_READ,
         "test_sentences": TEST_SENTENCES,
     }
-    choice.out.parent.mkdir(parents=True, exist_ok=True)
     names = [
         f"{split} {size} {seed}"
         for seed in choice.seeds

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from modern import BATCH, SEEDS, SIZES, WINDOW, equal_width, model_of  # noqa: E402
+from race import keep  # noqa: E402
 
 from bookkit.texts import alice  # noqa: E402
 from transformer.beyond.language_model import LanguageModel  # noqa: E402
@@ -86,8 +87,7 @@ def main() -> None:
                 for context in CONTEXTS
             }
             runs.append({"parts": parts, "seed": seed, "rate": rate, "bits": bits})
-            text = json.dumps({"made": made, "runs": runs}, indent=1)
-            options.out.write_text(text + "\n", "utf-8")
+            keep(options.out, {"made": made, "runs": runs})
             print(runs[-1], flush=True)
 
 

@@ -13,7 +13,6 @@ trained again.
 """
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -24,7 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import begun, keep  # noqa: E402
 
 from bookkit.texts import alice  # noqa: E402
 from transformer.beyond.language_model import LanguageModelConfig  # noqa: E402
@@ -139,9 +140,7 @@ def main() -> None:
         torch.tensor([characters.index(c) for c in text])
         for text in (training, held_out[:cut], held_out[cut:])
     )
-    runs = []
-    if options.out.exists():
-        runs = json.loads(options.out.read_text("utf-8"))["runs"]
+    runs = begun(options.out, runs=[])["runs"]
     widths = {parts: equal_width(parts, len(characters)) for parts in variants}
     total = len(variants) * (len(RATES) + len(SEEDS) - 1)
 
@@ -180,7 +179,7 @@ def main() -> None:
             }
         )
         made = {"steps": options.steps, "window": WINDOW, "batch": BATCH, **SIZES}
-        options.out.write_text(json.dumps({"made": made, "runs": runs}, indent=1))
+        keep(options.out, {"made": made, "runs": runs})
         last, seconds = runs[-1], time.process_time() - started
         print(
             f"{len(runs)}/{total} {' + '.join(parts) or '2017'}, rate {rate}, "

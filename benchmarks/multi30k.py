@@ -7,11 +7,12 @@ Only the training and validation sentences are read. Writes results/multi30k.jso
 
 import argparse
 import datetime
-import json
 import platform
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
+
+from race import keep
 
 from transformer.text.multi30k import SentencePair, moses_style, read_pairs
 from transformer.text.subwords import (
@@ -126,8 +127,7 @@ def main() -> None:
         "as_tokenized_agrees": agreeing,
         "found_by_chance": by_chance(train, val),
     }
-    text = json.dumps(found, indent=1, ensure_ascii=False)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
+    keep(RESULTS, found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ up to a pixel, three seeds each; the other 797 are the test. Nothing is chosen b
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -19,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from race import keep  # noqa: E402
 
 from transformer.beyond.patch_classifier import PatchClassifier  # noqa: E402
 
@@ -87,8 +88,7 @@ def main() -> None:
                         "right": round(right, 4),
                     }
                 )
-                text = json.dumps({"made": made, "runs": runs}, indent=1)
-                options.out.write_text(text + "\n")
+                keep(options.out, {"made": made, "runs": runs})
                 seconds = time.process_time() - started
                 print(f"{runs[-1]}, {seconds:.0f} s", flush=True)
 

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -113,6 +114,18 @@ def made(threads: Sequence[int], minutes: float, note: str) -> dict[str, Any]:
         "versions": versions,
         "minutes": round(minutes, 1),
         "note": note,
+    }
+
+
+def made_here() -> dict[str, Any]:
+    """When, where and with what something was measured, on one thread."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "hardware": f"{processor()}, one thread",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": importlib.metadata.version("torch"),
+        },
     }
 
 
@@ -270,13 +283,19 @@ def lines(field: Mapping[str, Mapping[str, Any]], ours: str) -> Iterator[str]:
 
 def write(name: str, results: Mapping[str, Any]) -> None:
     """Put results where chapters find them."""
-    path = RESULTS / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    keep(path, results)
+    keep(RESULTS / f"{name}.json", results)
+
+
+def begun(path: Path, **empty: Any) -> dict[str, Any]:
+    """The results that a file has already, or those that it begins with."""
+    return json.loads(path.read_text("utf-8")) if path.exists() else empty
 
 
 def keep(path: Path, found: Mapping[str, Any]) -> None:
-    """Write results whole, or leave the old ones."""
+    """Write results whole, or leave the old ones; numbers in a row are one line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    text = re.sub(r"(?<=\d),\n\s+(?=[\d-])", ", ", text)
     beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    beside.write_text(text + "\n", "utf-8")
     beside.replace(path)

@@ -33,6 +33,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from race import keep  # noqa: E402
+
 from transformer.checkpoint import (  # noqa: E402
     read_training_state,
     write_atomically,
@@ -342,8 +344,7 @@ def main() -> None:
         run["test"] = json.loads(note.read_text("utf-8"))
     stored = json.loads(RESULTS.read_text("utf-8"))
     stored.setdefault("rnn", {})[str(options.seed)] = run
-    text = json.dumps(stored, indent=1, ensure_ascii=False)
-    write_atomically(RESULTS, f"{text}\n".encode())
+    keep(RESULTS, stored)
 
 
 if __name__ == "__main__":

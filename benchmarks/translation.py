@@ -33,9 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from ingredients import VARIANTS, add_data, load_dataset  # noqa: E402
-from race import processor  # noqa: E402
+from race import begun, keep, processor  # noqa: E402
 
-from transformer.checkpoint import write_atomically  # noqa: E402
 from transformer.decoding.translator import Translator  # noqa: E402
 from transformer.maps import attention_maps  # noqa: E402
 from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402
@@ -208,13 +207,11 @@ def this_machine() -> dict[str, str]:
 
 def put(found: Any, *names: str) -> None:
     """Store one result under its names, beside what others have stored by now."""
-    stored = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
-    place = stored
+    place = stored = begun(RESULTS)
     for name in names[:-1]:
         place = place.setdefault(name, {})
     place[names[-1]] = found
-    text = json.dumps(stored, indent=1, ensure_ascii=False)
-    write_atomically(RESULTS, f"{text}\n".encode())
+    keep(RESULTS, stored)
 
 
 def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:

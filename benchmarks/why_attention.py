@@ -11,12 +11,8 @@ that is there already is not made again: stop it and start it as you like.
 
 import argparse
 import contextlib
-import datetime
 import io
 import itertools
-import json
-import os
-import platform
 import random
 import sys
 import time
@@ -25,6 +21,7 @@ from typing import Any
 
 import jupytext
 import torch
+from race import begun, keep, made_here
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "book" / "workshop" / "recurrence.md"
@@ -71,9 +68,7 @@ def settings() -> dict[str, Any]:
     """Where and how these numbers were made."""
     return {
         "command": "python benchmarks/why_attention.py",
-        "date": datetime.date.today().isoformat(),
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, one thread used",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        **made_here(),
         "parameters": 6000,
         "steps": {"far": FAR_STEPS, "last": LAST_STEPS},
     }
@@ -122,17 +117,15 @@ def main() -> None:
             name = f"far/{kind}, rate {rate}/{distance}/{seed}"
             jobs[name] = (far, kind, distance, seed, rate)
 
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}
+    stored = begun(RESULTS, runs={})
     missing = [job for job in jobs if job not in stored["runs"]]
-    begun = time.monotonic()
+    started = time.monotonic()
     for number, job in enumerate(missing):
         function, *arguments = jobs[job]
         made = function(*arguments)
         stored = {"settings": settings(), "runs": {**stored["runs"], job: made}}
-        partial = RESULTS.with_suffix(".part")
-        partial.write_text(json.dumps(rounded(stored), indent=1) + "\n")
-        partial.replace(RESULTS)
-        passed = time.monotonic() - begun
+        keep(RESULTS, rounded(stored))
+        passed = time.monotonic() - started
         left = passed / (number + 1) * (len(missing) - number - 1)
         print(f"{number + 1}/{len(missing)} {job}: about {left / 60:.0f} min left")
         sys.stdout.flush()
