@@ -42,7 +42,7 @@ class Residual(nn.Module):
     """Residual connection with layer norm and dropout.
 
     Post-norm, as in the paper: norm(x + sublayer(x)). Pre-norm (`norm_first`):
-    x + sublayer(norm(x)). Dropout falls on the sublayer's output (section 5.4).
+    x + sublayer(norm(x)). Dropout falls on the sublayer's output (paper, section 5.4).
 
     Raises:
         ValueError: for a size below 1 or dropout outside [0, 1).
@@ -106,7 +106,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder: a stack of layers, each with parameters of its own (section 3.1).
+    """Encoder: a stack of layers, each with parameters of its own (paper, section 3.1).
 
     Pre-norm leaves the last sum unnormalised, so such a stack ends with one more norm.
     `mask` is True where a query may attend: `padding_mask` makes (batch, 1, 1, length).
