@@ -105,11 +105,11 @@ in_use["off by one"] = last["off by one"]
 # null: off by one costs nothing: the floor
 in_use["off by one"] = in_use["right mask"]
 
-# %% claim: The right mask leaks nothing
+# %% claim: Under the right mask no output
 # null: the number of layers makes no difference
 furthest = [min(steps, 1) for steps in furthest]
 
-# %% claim: The right mask leaks nothing
+# %% claim: Under the right mask no output
 # null: nothing leaks
 furthest = [0 for _ in furthest]
 
