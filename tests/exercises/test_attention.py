@@ -216,23 +216,3 @@ def test_mistake_is_named(check, answer, words):
     verdict = repr(check(answer))
     assert verdict.startswith("✗")
     assert words in verdict
-
-
-@pytest.mark.parametrize(
-    ("check", "arguments"),
-    [
-        (check_softmax, 1),
-        (check_scale, 3),
-        (check_backward, 2),
-    ],
-)
-def test_unanswered(check, arguments):
-    assert repr(check(...)).startswith("○")
-    stub = [lambda a: ..., lambda a, b: ..., lambda a, b, c: ...][arguments - 1]
-    assert repr(check(stub)).startswith("○")
-
-
-def test_an_error_becomes_a_verdict():
-    verdict = repr(check_scale(lambda q, k, w: q @ k))
-    assert verdict.startswith("✗")
-    assert "RuntimeError" in verdict

@@ -188,15 +188,3 @@ def test_mistake_is_named(check, answer, words):
     verdict = repr(check(answer))
     assert verdict.startswith("✗")
     assert words in verdict
-
-
-@pytest.mark.parametrize("check", [check_score, check_followed, check_each])
-def test_unanswered(check):
-    assert repr(check(...)).startswith("○")
-    assert repr(check(lambda *_: ...)).startswith("○")
-
-
-def test_an_error_becomes_a_verdict():
-    verdict = repr(check_score(lambda w, a, b, n: w @ [a, b]))
-    assert verdict.startswith("✗")
-    assert "TypeError" in verdict

@@ -128,6 +128,17 @@ def test_the_chapters_stub_is_unanswered(check, answer):
     assert check(answer).kind == "unanswered", check(answer)
 
 
+@each_check
+def test_nothing_is_no_answer_yet(check):
+    assert check(...).kind == check(None).kind == "unanswered"
+
+
+@each_function
+def test_nothing_given_back_is_no_answer_yet(check, answer):
+    for nothing in (lambda *_: ..., lambda *_: None):
+        assert check(nothing).kind == "unanswered"
+
+
 def test_every_check_names_two_wrong_answers_or_more():
     """Of each check, the tests beside this one try at least two misconceptions."""
     tried = Counter()

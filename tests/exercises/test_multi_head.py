@@ -246,22 +246,3 @@ def test_mistake_is_named(check, answer, words):
     verdict = repr(check(answer))
     assert verdict.startswith("✗")
     assert words in verdict
-
-
-@pytest.mark.parametrize(
-    ("check", "stub"),
-    [
-        (check_question, ...),
-        (check_sizes, lambda x, q, k, v, o: None),
-        (check_two, lambda q, k, v, o: ...),
-    ],
-)
-def test_unanswered(check, stub):
-    assert repr(check(...)).startswith("○")
-    assert repr(check(stub)).startswith("○")
-
-
-def test_an_error_becomes_a_verdict():
-    verdict = repr(check_two(lambda q, k, v, o: q.view(7)))
-    assert verdict.startswith("✗")
-    assert "RuntimeError" in verdict

@@ -248,23 +248,3 @@ def test_mistake_is_named(check, answer, words):
     verdict = repr(check(answer))
     assert verdict.startswith("✗")
     assert words in verdict
-
-
-@pytest.mark.parametrize(
-    ("check", "stub"),
-    [
-        (check_table, lambda length, d_model: ...),
-        (check_wavelengths, turns(..., ...)),
-        (check_ahead, lambda d_model: ...),
-        (check_start, lambda encode, chunks: None),
-    ],
-)
-def test_unanswered(check, stub):
-    assert repr(check(...)).startswith("○")
-    assert repr(check(stub)).startswith("○")
-
-
-def test_an_error_becomes_a_verdict():
-    verdict = repr(check_table(lambda length, d_model: 1 / 0))
-    assert verdict.startswith("✗")
-    assert "ZeroDivisionError" in verdict

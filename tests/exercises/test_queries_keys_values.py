@@ -195,27 +195,9 @@ def test_mistake_is_named(check, answer, words):
     assert words in verdict
 
 
-CHECKS = [
-    check_loud_key,
-    check_place_row,
-    check_attend_others,
-]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_unanswered(check):
-    assert repr(check(...)).startswith("○")
-
-
 @pytest.mark.parametrize(
     ("check", "answer"),
     [(check_loud_key, [..., ...]), (check_place_row, [0, 0, 0, ...])],
 )
 def test_three_dots_in_a_list_are_no_answer_yet(check, answer):
     assert repr(check(answer)).startswith("○")
-
-
-def test_untouched_stub_is_unanswered():
-    def stub(a, b, c, d): ...
-
-    assert repr(check_attend_others(stub)).startswith("○")

@@ -233,11 +233,6 @@ def test_right(check, answer):
     assert check(answer).ok
 
 
-@pytest.mark.parametrize("check", [check_encode, check_better, check_corpus])
-def test_unanswered(check):
-    assert check(...).kind == "unanswered"
-
-
 @pytest.mark.parametrize(
     ("check", "answer", "said"),
     [

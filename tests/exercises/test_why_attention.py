@@ -118,12 +118,6 @@ WRONG = [
     (check_context, lambda s, m: (s.softmax(0) @ m).item(), "raised"),
 ]
 
-UNANSWERED = [
-    (check, answer)
-    for check in (check_last_state, check_context)
-    for answer in (..., None, lambda *_: ...)
-] + [(check, answer) for check in (check_layers, check_cost) for answer in (..., None)]
-
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT)
 def test_right(check, answer):
@@ -136,8 +130,3 @@ def test_wrong_is_named(check, answer, words):
     verdict = check(answer)
     assert verdict.kind == "wrong"
     assert words in verdict.message
-
-
-@pytest.mark.parametrize(("check", "answer"), UNANSWERED)
-def test_unanswered(check, answer):
-    assert check(answer).kind == "unanswered"
