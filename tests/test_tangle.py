@@ -8,8 +8,6 @@ from typing import NamedTuple
 import pytest
 import tangle as tool
 
-ROOT = Path(__file__).resolve().parent.parent
-
 HEADER = """\
 ---
 jupytext:
@@ -262,8 +260,3 @@ def test_rules_of_opening_cells(project: Path, first: str, message: str) -> None
     result = tangle(project)
     assert result.returncode == 1
     assert message in result.stderr
-
-
-def test_the_books_own_modules_are_its_chapters() -> None:
-    done = tangle(ROOT, "--check")
-    assert done.returncode == 0, done.stderr
