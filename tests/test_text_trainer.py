@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 
 import pytest
@@ -207,16 +206,6 @@ def test_patience_and_divergence_end_a_run(dataset, tmp_path):
         model.output.weight[0, 0] = math.nan
     with pytest.raises(ValueError, match="step 1 diverged, its loss is nan"):
         run_steps(dataset, tmp_path / "run", model=model)
-
-
-def test_an_epoch_whose_validation_loss_is_not_finite_ends_a_run(dataset, tmp_path):
-    """Each step's loss is finite: only after the last one the weights are too large."""
-    wild = dataclasses.replace(CONFIG, epochs=1, learning_rate=1e30, batch_tokens=9999)
-    with pytest.raises(ValueError, match=r"diverged, its validation loss is (nan|inf)"):
-        run_steps(dataset, tmp_path / "run", config=wild)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["diverged"] == 1
-    assert not (tmp_path / "run" / "model.safetensors").exists()
-    assert len(run_steps(dataset, tmp_path / "run")) > 3  # another may begin here
 
 
 @pytest.mark.parametrize("steps", [1, 9, 17])
