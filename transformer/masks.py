@@ -25,7 +25,7 @@ def padding_mask(
 def causal_mask(
     length: int, device: torch.device | str | None = None
 ) -> Bool[Tensor, "length length"]:
-    """Causal mask: True at the query's own position and earlier ones (section 3.1).
+    """Causal mask: True at the query's own position and before it (paper, section 3.1).
 
     Raises:
         ValueError: for a length below 1.

@@ -35,8 +35,8 @@ __all__ = [
 class TransformerConfig:
     """Model configuration: sizes and choices; the default sizes are the paper's base.
 
-    `tie_embeddings` shares one table between source, target and output (section 3.4);
-    `max_length` is the longest sequence, in tokens, that has positions.
+    `tie_embeddings` shares one table between source, target and output (paper, section
+    3.4); `max_length` is the longest sequence, in tokens, that has positions.
 
     Raises:
         ValueError: naming the first field that no model could be built from.

@@ -16,7 +16,7 @@ __all__ = [
 
 
 def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
-    """Sinusoidal positions: sines (even columns) and cosines (odd), section 3.5.
+    """Sinusoidal positions: sines in even columns, cosines in odd (paper, section 3.5).
 
     Columns 2i and 2i + 1 turn by 10000^(-2i / d_model) radians from one position to the
     next: the first once in 2π positions, the last once in 2π · 10000^(1 - 2 / d_model).
@@ -39,7 +39,7 @@ def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
 
 
 class PositionalEncoding(nn.Module):
-    """Positional encoding: add each position's sinusoids, then dropout (section 5.4).
+    """Positional encoding: add the sinusoids, then dropout (paper, section 5.4).
 
     The table is a buffer: no parameter, but a part of the state, so that a model made
     on the meta device is whole once its state is loaded.

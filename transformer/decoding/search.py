@@ -208,7 +208,7 @@ def top_p_filter(
     before = ranked.cumsum(dim=-1) - ranked  # held by likelier tokens
     # The likeliest always stays, also where `top_p` rounds to 0.
     ranked = ranked.masked_fill((before >= top_p) & (before > 0), 0.0)
-    kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
+    kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)  # back in place
     return kept / kept.sum(dim=-1, keepdim=True)
 
 
