@@ -14,6 +14,7 @@ _LEFT, _STEP, _BAR = 44.0, 25.0, 14.0  # where the first word stands, and how wi
 _TOP, _TALL = 24.0, 84.0  # the upper panel: from 0 to 1
 _LOW, _DEEP, _ONE = 140.0, 120.0, 24.0  # the lower one: from 10 to 1e-9, 1 a bit below
 _DECADES = 10.0
+_DECADE = (_DEEP - _ONE / 2) / (_DECADES - 1)  # how tall one is
 SCORE = 4.0  # what Jane scores where attention looks, the other words score 0
 
 
@@ -136,7 +137,7 @@ class OneNumber:
                     "tall": _TALL,
                     "one": _LOW + _ONE / 2,
                     "low": _LOW + _DEEP,
-                    "decade": (_DEEP - _ONE / 2) / (_DECADES - 1),
+                    "decade": _DECADE,
                     "score": SCORE,
                     "least": 1 - _DECADES,
                 }
@@ -146,10 +147,9 @@ class OneNumber:
 
 def _height(left: float) -> float:
     """Where a gradient stands in the lower panel; nothing lies below its foot."""
-    decade = (_DEEP - _ONE / 2) / (_DECADES - 1)
     if left <= 0:
         return _LOW + _DEEP
-    return min(_LOW + _DEEP, _LOW + _ONE / 2 - decade * math.log10(left))
+    return min(_LOW + _DEEP, _LOW + _ONE / 2 - _DECADE * math.log10(left))
 
 
 def _below(left: float) -> bool:

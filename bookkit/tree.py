@@ -72,13 +72,17 @@ class BeamTree:
     def __repr__(self) -> str:
         return f"BeamTree({len(self.branches)} branches in {max(self.turns)} turns)"
 
-    def words(self, place: int | None) -> list[str]:
-        """The words of a hypothesis, the first one first."""
-        found: list[str] = []
+    def _path(self, place: int | None) -> list[int]:
+        """The branches of a hypothesis, the first one first."""
+        found: list[int] = []
         while place is not None:
-            found.append(self.branches[place].word)
+            found.append(place)
             place = self.branches[place].parent
         return found[::-1]
+
+    def words(self, place: int | None) -> list[str]:
+        """The words of a hypothesis."""
+        return [self.branches[each].word for each in self._path(place)]
 
     def _say(self, place: int) -> str:
         """What is to know about a branch, in a sentence or two."""
@@ -108,11 +112,7 @@ class BeamTree:
         corners = self._places()
         width, (box, tall) = _CELL * wide, _BOX
         root = (width - box) / 2, 3.0
-        on_the_way = set()
-        place: int | None = self.answer
-        while place is not None:
-            on_the_way.add(place)
-            place = self.branches[place].parent
+        on_the_way = self._path(self.answer)
         edges, nodes = [], []
         for place, ((x, y), branch) in enumerate(
             zip(corners, self.branches, strict=True)
@@ -128,14 +128,8 @@ class BeamTree:
                 f'{middle:g} {b:g} {bottom:g}"/>'
             )
             end = " beam-answer" if place == self.answer else ""
-            nodes.append(
-                _node(
-                    (x, y),
-                    branch.word,
-                    _short(branch.total),
-                    f"beam-node {looks}{on}{end}",
-                )
-            )
+            looks = f"beam-node {looks}{on}{end}"
+            nodes.append(_node((x, y), branch.word, _short(branch.total), looks))
         data = [
             {
                 "turn": turn,
