@@ -97,9 +97,10 @@ def code_of(notebook: NotebookNode) -> list[tuple[str, ...]]:
     return [cell for cell in cells if cell[1] != "install"]
 
 
-def with_text(chapter: Path, notebook: NotebookNode) -> NotebookNode:
-    """A run of the chapter's code, with the chapter's words around it."""
-    fresh = unrun(chapter)
+def with_text(
+    chapter: Path, fresh: NotebookNode, notebook: NotebookNode
+) -> NotebookNode:
+    """A run of the chapter's code, with the chapter's words around it: `fresh` ones."""
     plain(fresh, chapter, glued(notebook))
     ran = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     fresh.cells = [ran.get(cell.id, cell) for cell in fresh.cells]
@@ -126,7 +127,7 @@ def complaint(chapter: Path) -> str | None:
         for output in cell.outputs:
             if output.output_type == "error":
                 return f"holds an error: {output.ename}: {output.evalue}"
-    if text_of(notebook) != text_of(with_text(chapter, notebook)):
+    if text_of(notebook) != text_of(with_text(chapter, fresh, notebook)):
         return REWORDED
     return None
 
@@ -147,7 +148,7 @@ def run(chapter: Path) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = joined(cell.outputs)
-    return with_text(chapter, notebook)
+    return with_text(chapter, unrun(chapter), notebook)
 
 
 def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -174,7 +175,8 @@ def write(root: Path, names: list[str], everything: bool) -> int:
         reworded = why[chapter] == REWORDED and not everything and not names
         try:
             if reworded and (old := read(stored(chapter))):
-                notebook = with_text(chapter, old)  # the code stands: nothing to run
+                # The code stands: nothing to run.
+                notebook = with_text(chapter, unrun(chapter), old)
             else:
                 notebook = run(chapter)
         except (CellExecutionError, CellTimeoutError, ChapterError) as error:
