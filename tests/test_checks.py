@@ -10,6 +10,7 @@ from torch import nn
 from transformer.checks import (
     optional_import,
     require_beam,
+    require_device,
     require_dropout,
     require_ids,
     require_labels,
@@ -18,6 +19,7 @@ from transformer.checks import (
     require_positive,
     require_probability,
     require_some,
+    require_string,
 )
 from transformer.model import Transformer, TransformerConfig
 from transformer.named_weights import load_strictly, restored, shapes_only
@@ -42,9 +44,24 @@ def test_lists_of_ids_are_no_tensor() -> None:
         require_ids([[3, 4]], 7, "source ids")
 
 
+def test_a_device_is_one_that_is_here() -> None:
+    assert require_device("cpu") == require_device(torch.device("cpu"))
+    assert require_device("meta").type == "meta"
+    for wrong in ("nope", "cuda:99", ""):
+        with pytest.raises(ValueError, match=rf"^no device '{wrong}' was found here"):
+            require_device(wrong)
+
+
+def test_text_is_no_list_and_no_bytes() -> None:
+    require_string("a sentence", "")
+    for wrong in (None, 7, b"un", ["un"]):
+        with pytest.raises(ValueError, match=r"^a sentence must be text, got "):
+            require_string("a sentence", wrong)
+
+
 def test_probabilities_lie_below_one() -> None:
     require_probability(smoothing=0, decay=0.999)
-    for wrong in (1, 1.0, -0.1, math.nan, math.inf, "0.1", None):
+    for wrong in (1, 1.0, -0.1, math.nan, math.inf, "0.1", None, True, False):
         with pytest.raises(ValueError, match=r"^decay must lie in \[0, 1\), got "):
             require_probability(smoothing=0.1, decay=wrong)
     require_dropout(0.0)

@@ -17,11 +17,14 @@ __all__ = [
     "require_positive",
     "require_some",
     "require_several",
+    "require_string",
     "require_divides",
     "require_above_zero",
     "require_dropout",
     "require_probability",
     "require_bool",
+    "require_device",
+    "require_numbers",
     "require_ids",
     "require_labels",
     "require_mask",
@@ -75,6 +78,16 @@ def require_several(name: str, texts: object) -> None:
         raise ValueError(f"{name} must be several, got the text {texts!r:.60}")
 
 
+def require_string(name: str, text: object) -> None:
+    """Refuse anything but text; `name` is what it is called.
+
+    Raises:
+        ValueError: naming what was given.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be text, got {text!r:.60}")
+
+
 def require_divides(**sizes: int) -> None:
     """Refuse, by name, the first of two sizes where it does not divide the second.
 
@@ -105,7 +118,8 @@ def require_probability(**shares: float) -> None:
         ValueError: naming the first number at fault and its value.
     """
     for name, share in shares.items():
-        if not isinstance(share, int | float) or not 0 <= share < 1:
+        real = isinstance(share, int | float) and not isinstance(share, bool)
+        if not real or not 0 <= share < 1:
             raise ValueError(f"{name} must lie in [0, 1), got {share!r}")
 
 
@@ -127,6 +141,30 @@ def require_dropout(dropout: float) -> None:
         ValueError: naming the probability.
     """
     require_probability(dropout=dropout)
+
+
+def require_device(device: str | torch.device) -> torch.device:
+    """The device, if there is one by that name here.
+
+    Raises:
+        ValueError: naming it.
+    """
+    try:
+        return torch.empty(0, device=device).device
+    except (AssertionError, ImportError, RuntimeError):
+        raise ValueError(
+            f"no device {str(device)!r} was found here, expected one such as 'cpu'"
+        ) from None
+
+
+def require_numbers(*devices: torch.device) -> None:
+    """Refuse the meta device, on which a model has shapes and no numbers.
+
+    Raises:
+        ValueError: when one of the devices is that.
+    """
+    if any(device.type == "meta" for device in devices):
+        raise ValueError("the model is on the meta device, without numbers")
 
 
 def require_ids(ids: Tensor, vocab_size: int, name: str = "token ids") -> None:
