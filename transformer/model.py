@@ -123,7 +123,8 @@ class Transformer(SavedModel):
 
     Raises:
         ValueError: for token ids outside the vocabulary, of the wrong dtype, empty, or
-            longer than `config.max_length`.
+            longer than `config.max_length`, and for targets that are not as many as the
+            sources, unless there is one source for all.
     """
 
     config: TransformerConfig

@@ -55,6 +55,7 @@ class PositionalEncoding(nn.Module):
         self, d_model: int, dropout: float = 0.0, max_length: int = 1024
     ) -> None:
         super().__init__()
+        require_positive(max_length=max_length)
         require_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("table", sinusoids(max_length, d_model))

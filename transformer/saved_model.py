@@ -53,8 +53,12 @@ class SavedModel(nn.Module):
         Raises:
             ValueError: naming a key of `metadata` that is reserved or has no text, or
                 a tensor that `load` would refuse: one that is not finite, or whose name
-                or shape is not the config's, or that is no longer tied as it says.
+                or shape is not the config's, or that is no longer tied as it says; for
+                a `path` that names no file.
         """
+        if not os.fspath(path) or Path(path).is_dir():
+            name = os.fspath(path)
+            raise ValueError(f"a model is saved to a file, got the name {name!r}")
         own = {"config": json.dumps(dataclasses.asdict(self.config))}
         for key in ("config", "kind"):
             if metadata and key in metadata:
