@@ -140,6 +140,8 @@ def test_each_process_needs_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="no GPU was found here"):
         ProcessGroup.start("cuda")
+    with pytest.raises(ValueError, match="no device 'nope' was found here"):
+        ProcessGroup.start("nope")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer.text.words import PAD_ID
+from transformer.training.fast_loss import chunked_loss
 from transformer.training.loss import label_smoothed_loss
 
 
@@ -73,6 +74,16 @@ def test_no_tensor_is_larger_than_the_logits():
     with Largest() as largest:
         label_smoothed_loss(logits, labels)
     assert largest.numbers == logits.numel()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
+def test_labels_may_be_of_any_whole_numbers(dtype):
+    logits, labels = torch.randn(2, 3, 5), torch.randint(1, 5, (2, 3))
+    expected = label_smoothed_loss(logits, labels)
+    assert label_smoothed_loss(logits, labels.to(dtype)) == expected
+    hidden, weight = torch.randn(2, 3, 4), torch.randn(5, 4)
+    expected = chunked_loss(hidden, weight, labels)
+    assert chunked_loss(hidden, weight, labels.to(dtype)) == expected
 
 
 @pytest.mark.plain

@@ -395,8 +395,12 @@ def test_a_model_is_trained_where_it_is_or_is_asked_to_go(dataset, monkeypatch):
         model = new_model(dataset).to(device or "meta")
         with pytest.raises(ValueError, match="on the meta device, without numbers"):
             train_language_model(model, dataset, CONFIG, device=device)
+    with pytest.raises(ValueError, match="on the meta device, without numbers"):
+        train_language_model(model.to("meta"), dataset, CONFIG, device="cpu")
+    with pytest.raises(ValueError, match="no device 'nope' was found here"):
+        train_language_model(model, dataset, CONFIG, device="nope")
     train_language_model(new_model(dataset), dataset, CONFIG, device="cpu")
-    assert [device.type for device in devices] == ["cpu", "meta", "meta", "cpu"]
+    assert [device.type for device in devices] == ["cpu", "meta", "meta", "cpu", "cpu"]
 
 
 @pytest.mark.plain  # checked types are refused before

@@ -456,8 +456,10 @@ def test_a_model_is_trained_where_it_is(dataset, monkeypatch):
     train_translator(model, dataset, CONFIG)
     with pytest.raises(ValueError, match="on the meta device, without numbers"):
         train_translator(model.to("meta"), dataset, CONFIG)
+    with pytest.raises(ValueError, match="on the meta device, without numbers"):
+        train_translator(model, dataset, CONFIG, None, ProcessGroup())
     train_translator(small_model(dataset), dataset, CONFIG, None, ProcessGroup())
-    assert [device.type for device in devices] == ["cpu", "meta", "cpu"]
+    assert [device.type for device in devices] == ["cpu", "meta", "cpu", "cpu"]
 
 
 @pytest.mark.plain

@@ -49,7 +49,7 @@ def decode_text(tokenizer: SubwordTokenizer, ids: Sequence[int]) -> str:
 
 
 class TextGenerator:
-    """A language model with its tokenizer: a prompt in, a longer text out.
+    """Text generator: a language model with its tokenizer; a prompt in, a text out.
 
     Raises:
         ValueError: for a model that `PromptDecoder` refuses, or a tokenizer of another

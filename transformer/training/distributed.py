@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from transformer.checks import require_device
 from transformer.text.batches import Example, example_length, split_by_tokens
 
 __all__ = [
@@ -38,7 +39,6 @@ class ProcessGroup:
         Raises:
             ValueError: for a device that is not there, or processes that do not meet.
         """
-        own = torch.device(device)
         if device == "cuda":
             if not torch.cuda.is_available():
                 raise ValueError("no GPU was found here, expected --device cpu")
@@ -49,6 +49,8 @@ class ProcessGroup:
                     f"this machine found {torch.cuda.device_count()}"
                 )
             own = torch.device(device, local_rank)
+        else:
+            own = require_device(device)
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls(device=own)

@@ -111,9 +111,9 @@ def chunked_loss(
     """Label-smoothed cross-entropy of a linear map's outputs, chunk by chunk.
 
     What `label_smoothed_loss(hidden @ weight.T, labels)` gives, in nats, but no tensor
-    has more than `chunk_size` rows of logits. `weight` is the output projection's.
-    `reduction` is "mean", over the labels that are not padding, or "sum". A gradient
-    with `create_graph` is refused.
+    has more than `chunk_size` rows of logits, and the loss is in float32 at least.
+    `weight` is the output projection's. `reduction` is "mean", over the labels that are
+    not padding, or "sum". A gradient with `create_graph` is refused.
 
     Raises:
         ValueError: for smoothing outside [0, 1), sizes that disagree, a `chunk_size`
@@ -136,6 +136,6 @@ def chunked_loss(
         raise ValueError("a loss needs at least one label, got only padding")
     require_labels(labels, len(weight))
     total = ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, labels, smoothing, chunk_size, torch.is_grad_enabled()
+        hidden, weight, labels.long(), smoothing, chunk_size, torch.is_grad_enabled()
     )
     return total / len(labels) if reduction == "mean" else total

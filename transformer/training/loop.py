@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from transformer.checks import require_examples
+from transformer.checks import require_examples, require_numbers
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import (
@@ -140,10 +140,11 @@ def train(
 
     Raises:
         ValueError: at once, naming the first example that does not fit the model or a
-            batch, or for none.
+            batch, for none, or for a model on the meta device.
     """
     config = config or TrainingConfig()
     sizes = unwrap(model, "train").config
+    require_numbers(next(model.parameters()).device)
     require_examples(
         "example",
         examples,

@@ -38,5 +38,5 @@ def label_smoothed_loss(
     labels = labels[real]
     require_labels(labels, logits.size(-1))
     surprise = -logits[real].log_softmax(dim=-1)  # of every token, in nats
-    of_labels = surprise.gather(-1, labels[:, None]).squeeze(-1)
+    of_labels = surprise.gather(-1, labels[:, None].long()).squeeze(-1)
     return ((1 - smoothing) * of_labels + smoothing * surprise.mean(dim=-1)).mean()

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.text_generator import TextGenerator, encode_text
-from transformer.checks import require_positive, require_some
+from transformer.checks import require_device, require_positive, require_some
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap_to
 from transformer.text.subwords import SubwordTokenizer
@@ -204,8 +204,8 @@ def train_language_model(
     Raises:
         ValueError: for a `checkpoint_every` below 1, a text shorter than a window, a
             held-out one of fewer than two tokens, a window that does not fit into a
-            batch, a tokenizer that is not the model's, and what `train_translator`
-            refuses of a folder or a loss.
+            batch, a tokenizer that is not the model's, a `device` that is not found, or
+            what `train_translator` refuses of a model, a folder or a loss.
     """
     require_positive(checkpoint_every=checkpoint_every)
     model = unwrap_to(LanguageModel, model, "train_language_model")
@@ -225,7 +225,7 @@ def train_language_model(
     if device is None:
         group = ProcessGroup.beside(model)
     else:
-        group = ProcessGroup(device=torch.device(device))
+        group = ProcessGroup(device=require_device(device))
     state = TrainState(model, config, group)
     run = None if folder is None else RunFolder(folder)
     return _TextRun(dataset, state, run, checkpoint_every, report).steps()

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from transformer.checks import require_some
+from transformer.checks import require_numbers, require_some
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import has_global_hooks
 from transformer.masks import padding_mask
@@ -141,8 +141,7 @@ class TrainState:
     def __init__(
         self, model: nn.Module, config: TrainingConfig, process_group: ProcessGroup
     ) -> None:
-        if process_group.device.type == "meta":
-            raise ValueError("the model is on the meta device, without numbers")
+        require_numbers(process_group.device, next(model.parameters()).device)
         self.model: Any = model.to(process_group.device)
         self.config = config
         self.process_group = process_group
