@@ -6,17 +6,24 @@ import torch
 from transformer import (
     Decoder,
     Encoder,
+    FastDecoder,
     FeedForward,
     MultiHeadAttention,
     PositionalEncoding,
     Residual,
+    SubwordTokenizer,
     TokenEmbedding,
     Transformer,
     TransformerConfig,
+    Vocabulary,
+    WordTokenizer,
     attention_weights,
     causal_mask,
+    greedy_search,
     scaled_dot_product_attention,
     sinusoids,
+    tokenize,
+    train,
 )
 
 pytestmark = pytest.mark.plain
@@ -41,6 +48,7 @@ def model(**overrides) -> Transformer:
         (lambda: FeedForward(8, 0), "d_ff .* got 0"),
         (lambda: Residual(0), "d_model .* got 0"),
         (lambda: Residual(8, dropout=1.0), r"\[0, 1\), got 1.0"),
+        (lambda: Residual(8, norm_first="post"), "norm_first must be .* got 'post'"),
         (lambda: Decoder(8, 2, 12, 0), "num_layers .* got 0"),
         (lambda: Encoder(8, 2, 12, 0), "num_layers .* got 0"),
         (lambda: Encoder(8, 2, -1, 1), "d_ff .* got -1"),
@@ -50,7 +58,7 @@ def model(**overrides) -> Transformer:
         (lambda: sinusoids(4, 7), "d_model must be even.*got 7"),
         (lambda: sinusoids(0, 8), "length .* got 0"),
         (lambda: sinusoids(4, 0), "d_model .* got 0"),
-        (lambda: PositionalEncoding(8, max_length=True), "got True"),
+        (lambda: PositionalEncoding(8, max_length=True), "^max_length .* got True"),
         (lambda: PositionalEncoding(8, dropout=1.0), r"\[0, 1\), got 1.0"),
         (lambda: causal_mask(0), "length .* got 0"),
         (lambda: model(d_model=9, num_heads=3), "d_model must be even, got 9"),
@@ -84,6 +92,36 @@ def model(**overrides) -> Transformer:
 def test_sizes(build, message) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_model_is_saved_to_a_file(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"saved to a file, got the name '{name}'"):
+        model().save(name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"un", ["un"]])
+def test_sentences_are_text(wrong) -> None:
+    words = WordTokenizer(Vocabulary(["un"]))
+    pieces = SubwordTokenizer.train(["un deux"], 20)
+    for encode in (tokenize, words.encode, pieces.encode):
+        with pytest.raises(ValueError, match=r"^a sentence must be text, got "):
+            encode(wrong)
+    with pytest.raises(ValueError, match=r"^a sentence must be text, got "):
+        SubwordTokenizer.train([wrong], 20)
+
+
+def test_a_model_without_numbers_is_neither_trained_nor_searched() -> None:
+    empty = model().to("meta")
+    for use in (
+        lambda: train(empty, [([3], [4])]),
+        lambda: greedy_search(empty, [[3]], 2),
+        lambda: greedy_search(FastDecoder(empty), [[3]], 2),
+    ):
+        with pytest.raises(ValueError, match="on the meta device, without numbers"):
+            use()
 
 
 GOOD = torch.tensor([[3, 4]])

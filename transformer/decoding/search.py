@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from transformer.checks import require_ids, require_positive
+from transformer.checks import require_ids, require_numbers, require_positive
 from transformer.decoding.largest import argmax
 from transformer.decoding.step import (
     CachedDecoder,
@@ -66,7 +66,8 @@ def as_batch(
 
     Raises:
         ValueError: for no sources, an empty one, ids that the model has no row for,
-            padding before a token, or a `max_length` below 1 or beyond its positions.
+            padding before a token, a `max_length` below 1 or beyond its positions, or
+            a model on the meta device.
     """
     config = model.config
     require_length(config, max_length)
@@ -81,6 +82,7 @@ def as_batch(
         raise ValueError("sources must be padded on the right, got an id after padding")
     longest = int(lengths.max())
     weight = next(model.parameters(), source_ids)
+    require_numbers(weight.device)
     return source_ids[:, :longest].long().to(weight.device)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, overload
 from torch import nn
 
 from transformer.checkpoint import model_file
-from transformer.checks import require_beam, require_positive
+from transformer.checks import require_beam, require_positive, require_string
 from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search, require_length
@@ -44,7 +44,7 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A model with the tokenizers of both its languages: sentences in, sentences out.
+    """Translator: a model with its two tokenizers; sentences in, sentences out.
 
     The tokenizers may be one and the same. `languages` are the codes of source and
     target, such as fr and en: names, which change no translation. The model stays in
@@ -138,8 +138,7 @@ class Translator:
             ValueError: when it is longer than the model's positions, and for what the
                 tokenizer refuses, such as an unknown word.
         """
-        if not isinstance(sentence, str):
-            raise ValueError(f"a sentence must be text, got {sentence!r:.60}")
+        require_string("a sentence", sentence)
         if not sentence.replace("\ufeff", "").strip():
             return []
         ids = self.source_tokenizer.encode(sentence)

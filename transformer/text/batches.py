@@ -44,7 +44,7 @@ Example = tuple[list[int], list[int]]  # ids of a source and of its target
 
 
 class Batch(NamedTuple):
-    """Sources, the decoder's input, and the labels: the next token at each position."""
+    """Batch: sources, decoder inputs, and labels, the next token at each position."""
 
     source: Int[Tensor, "batch source"]
     decoder_input: Int[Tensor, "batch target"]

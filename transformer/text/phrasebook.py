@@ -668,7 +668,7 @@ def _random_pair(rng: random.Random) -> Pair:
 
 
 def sample_pairs(count: int, seed: int, held_out: bool | None = False) -> list[Pair]:
-    """Different sentences with their translations, the same ones for the same seed.
+    """Different sentences and their translations, as words; the seed fixes which.
 
     Without any held-out combination, or (True) each with at least one, or (None)
     whatever comes.

@@ -14,6 +14,7 @@ from transformer.checks import (
     require_positive,
     require_several,
     require_some,
+    require_string,
 )
 from transformer.text.multi30k import moses_style, require_text
 from transformer.text.words import SPECIAL_SYMBOLS, Tokenizer
@@ -152,7 +153,8 @@ class SubwordTokenizer(Tokenizer):
         """The sentence as it is encoded, and as `decode` gives one back.
 
         Raises:
-            ValueError: for a lone surrogate, which is no character; so in `encode`.
+            ValueError: for what is no text, and for a lone surrogate, which is no
+                character; so in `encode`.
         """
         return _normalize(sentence, self.text)
 
@@ -191,6 +193,7 @@ class SubwordTokenizer(Tokenizer):
 
 def _normalize(sentence: str, text: str) -> str:
     """One way for text in training, in evaluation and in use."""
+    require_string("a sentence", sentence)
     if lone := re.search("[\ud800-\udfff]", sentence):
         raise ValueError(
             f"a sentence has the lone surrogate {lone[0]!r}, which is no character"

@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from transformer.checks import require_string
+
 __all__ = [
     "PAD_ID",
     "BOS_ID",
@@ -33,8 +35,9 @@ def tokenize(sentence: str) -> list[str]:
     at the end.
 
     Raises:
-        ValueError: for a sentence without words, or with a control character.
+        ValueError: for what is no text, has no words, or has a control character.
     """
+    require_string("a sentence", sentence)
     for character in sentence:
         if unicodedata.category(character) in ("Cc", "Cs") and not character.isspace():
             raise ValueError(f"a sentence has the control character {character!r}")
@@ -90,7 +93,7 @@ class UnknownWordError(ValueError):
 
 
 class Vocabulary:
-    """A numbered list of words. Ids 0, 1 and 2 are padding, bos and eos.
+    """Vocabulary: a numbered list of words. Ids 0, 1 and 2 are padding, bos and eos.
 
     `len`, `in` and iteration concern the words; `size` counts the special symbols too,
     and is what a model's embedding table needs.
@@ -217,8 +220,8 @@ class WordTokenizer(Tokenizer):
         """The id of each word; the first may have a capital.
 
         Raises:
-            ValueError: for a sentence without words, or with one that is not known
-                (then it is an `UnknownWordError`).
+            ValueError: for what `tokenize` refuses, or a word that is not known (then
+                it is an `UnknownWordError`).
         """
         words = tokenize(sentence)
         return self.vocabulary.encode(_lower_first(words, self.vocabulary))
