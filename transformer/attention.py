@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "*batch keys d_v"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch queries d_v"]:
-    """Scaled dot-product attention: softmax(q kᵀ / √d_k) v, equation 1.
+    """Scaled dot-product attention: softmax(q kᵀ / √d_k) v (paper, equation 1).
 
     A weighted mean of the values for each query. For finite numbers equal to
     `torch.nn.functional.scaled_dot_product_attention`, spelled out; but scores of

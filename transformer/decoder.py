@@ -17,14 +17,14 @@ __all__ = [
 
 
 class DecoderLayer(nn.Module):
-    """Decoder layer: masked self-attention, cross-attention, feed-forward (3.1).
+    """Decoder layer: masked self-attention, cross-attention, feed-forward (paper, 3.1).
 
     Masks are True where a query may attend. `source_mask` is the `padding_mask` of the
     sources, (batch, 1, 1, source); `target_mask` is that of the targets & the
     `causal_mask`, (batch, 1, target, target).
 
     Raises:
-        ValueError: for sizes or a dropout rate that its parts refuse.
+        ValueError: for sizes, a dropout rate or a `norm_first` that its parts refuse.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder: a stack of layers over one memory, each with its own parameters (3.1).
+    """Decoder: a stack of layers over one memory, each with its weights (paper, 3.1).
 
     Pre-norm leaves the last sum unnormalised, so such a stack ends with one more norm.
     Masks are True where a query may attend. `source_mask` is the `padding_mask` of the
@@ -66,7 +66,7 @@ class Decoder(nn.Module):
     `causal_mask`, (batch, 1, target, target).
 
     Raises:
-        ValueError: for sizes or a dropout rate that its parts refuse.
+        ValueError: for sizes, a dropout rate or a `norm_first` that its parts refuse.
     """
 
     def __init__(

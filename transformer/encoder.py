@@ -20,7 +20,7 @@ __all__ = [
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network: two linear maps, ReLU between (equation 2).
+    """Position-wise feed-forward network: two linear maps, ReLU between (paper, eq. 2).
 
     Raises:
         ValueError: for a size below 1.
@@ -75,12 +75,12 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Encoder layer: self-attention, then feed-forward, each in a residual (3.1).
+    """Encoder layer: self-attention and feed-forward, each in a residual (paper, 3.1).
 
     `mask` is True where a query may attend: `padding_mask` makes (batch, 1, 1, length).
 
     Raises:
-        ValueError: for sizes or a dropout rate that its parts refuse.
+        ValueError: for sizes, a dropout rate or a `norm_first` that its parts refuse.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Encoder(nn.Module):
     `mask` is True where a query may attend: `padding_mask` makes (batch, 1, 1, length).
 
     Raises:
-        ValueError: for sizes or a dropout rate that its parts refuse.
+        ValueError: for sizes, a dropout rate or a `norm_first` that its parts refuse.
     """
 
     def __init__(

@@ -186,9 +186,9 @@ class LiveHero(Live):
             'autocomplete="off" spellcheck="false"> '
             "<button>Open the whole model</button></span>",
             "</form>",
-            f"<p>{size:,} learned numbers and {len(all_heads(model))} heads, in one "
-            "page, and every number that they make of your sentence. Nothing is sent "
-            "anywhere.</p>",
+            f"<p>{size:,} learned numbers and {len(all_heads(model))} attention heads, "
+            "in one page, and every number that they make of your sentence. Nothing is "
+            "sent anywhere.</p>",
             "</div>",
         )
         return [nodes.raw("", "\n".join(lines), format="html")]
