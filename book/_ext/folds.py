@@ -118,7 +118,8 @@ def fold_cells(app: Sphinx, doctree: nodes.document) -> None:
             summary += inline(sentence(source) or f"Checked: {counted(source)}")
         elif "export" in tags:
             kind = "export"
-            names = ", ".join(defined(source)) or "imports"
+            brings = re.search(r"^(from|import) ", source, re.MULTILINE)
+            names = ", ".join(defined(source)) or ("imports" if brings else "constants")
             summary += nodes.literal("", f"transformer/{module}.py")
             summary += nodes.Text(f" · {names} · {counted(source)}")
         elif "fold" in metadata:
