@@ -296,6 +296,6 @@ def keep(path: Path, found: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(found, indent=1, ensure_ascii=False)
     text = re.sub(r"(?<=\d),\n\s+(?=[\d-])", ", ", text)
-    beside = path.with_suffix(".part")
-    beside.write_text(text + "\n", "utf-8")
-    beside.replace(path)
+    from transformer.checkpoint import write_atomically  # with torch: not for a race
+
+    write_atomically(path, f"{text}\n".encode())

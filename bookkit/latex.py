@@ -7,7 +7,7 @@ from torch import Tensor
 def matrix(values: Tensor, digits: int = 2) -> str:
     """LaTeX for a vector (as a row) or a matrix, each number rounded to `digits`.
 
-    Without digits only whole numbers are shown so: any others get two.
+    With `digits` 0, numbers that are not all whole get two.
     """
     values = values.detach()
     if digits == 0 and not values.allclose(values.round(), rtol=0, atol=1e-6):

@@ -97,7 +97,7 @@ def test_sizes(build, message) -> None:
 @pytest.mark.parametrize("name", ["", "."])
 def test_a_model_is_saved_to_a_file(name, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=f"saved to a file, got the name '{name}'"):
+    with pytest.raises(ValueError, match=f"saved to a file, got the folder '{name}'"):
         model().save(name)
     assert not list(tmp_path.iterdir())
 

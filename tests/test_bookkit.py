@@ -158,6 +158,7 @@ def test_matrices_are_typeset_rounded_and_without_minus_zero() -> None:
     values = torch.tensor([[1.005, -2.0], [-0.001, 3.14159]])
     expected = r"\begin{bmatrix} 1.0 & -2.0 \\ 0.0 & 3.1 \end{bmatrix}"
     assert matrix(values, digits=1) == expected
+    assert matrix(values[1]) == r"\begin{bmatrix} 0.00 & 3.14 \end{bmatrix}"
     row = r"\begin{bmatrix} 1 & 2 \end{bmatrix}"
     assert matrix(torch.tensor([1.0, 2.0]), digits=0) == row
 

@@ -56,9 +56,9 @@ class SavedModel(nn.Module):
                 or shape is not the config's, or that is no longer tied as it says; for
                 a `path` that names no file.
         """
-        if not os.fspath(path) or Path(path).is_dir():
-            name = os.fspath(path)
-            raise ValueError(f"a model is saved to a file, got the name {name!r}")
+        if Path(path).is_dir():  # "" too, which stands for the folder one is in
+            folder = os.fspath(path)
+            raise ValueError(f"a model is saved to a file, got the folder {folder!r}")
         own = {"config": json.dumps(dataclasses.asdict(self.config))}
         for key in ("config", "kind"):
             if metadata and key in metadata:

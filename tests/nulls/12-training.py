@@ -153,6 +153,11 @@ variants = {**variants, "no-cool-down": variants["whole"]}
 # null: PyTorch's weights are as bad as × 5
 variants = {**variants, "torch-init": variants["large-init"]}
 
+# %% claim: Without warm-up two
+# null: the model without positions is no faster
+without = "no-positions"
+variants = {**variants, without: variants["whole"]}
+
 # %% claim: Without warm-up two of three
 # null: warm-up makes no difference
 variants = {**variants, "no-warmup": variants["whole"]}

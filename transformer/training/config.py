@@ -6,7 +6,7 @@ Made from book/12-training.md: edit the chapter, not this file.
 import math
 from dataclasses import dataclass
 
-from transformer.checks import require_positive, require_probability
+from transformer.checks import require_bool, require_positive, require_probability
 
 __all__ = [
     "noam_learning_rate",
@@ -104,8 +104,7 @@ class TrainingConfig:
             raise ValueError(f"cooldown must lie in [0, 1], got {share!r}")
         if type(self.seed) is not int:
             raise ValueError(f"seed must be a whole number, got {self.seed!r}")
-        if not isinstance(self.bf16, bool):
-            raise ValueError(f"bf16 must be True or False, got {self.bf16!r}")
+        require_bool(bf16=self.bf16)
         if self.schedule not in SCHEDULES:
             names = " or ".join(SCHEDULES)
             raise ValueError(f"schedule must be {names}, got {self.schedule!r}")

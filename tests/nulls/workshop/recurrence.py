@@ -138,5 +138,10 @@ by_rate = dict.fromkeys(by_rate, by_rate["RNN, orthogonal", 0.001])
 last_runs["GRU"] = last_runs["LSTM"]
 
 # %% claim: In chains of one clause
+# null: *in* looks at *en*
+weights = weights.clone()
+weights[0, english.index("in"), french.index("en")] = 0.5
+
+# %% claim: In chains of one clause
 # null: *and* looks elsewhere
 weights = weights.roll(1, -1)
