@@ -15,8 +15,11 @@ PY := $(BIN)/python
 INSTALLED := $(VENV)/.installed
 SITE := _build/html/index.html
 
-# Two chapters or two test files run side by side, one thread each.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -p no:nbval
+# Two chapters or two test files run side by side, one thread each. What they free they
+# keep: glibc would give the memory back, and fetch the same pages again at each step.
+ALONE := OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 \
+	MALLOC_TOP_PAD_=67108864
+PYTEST := $(ALONE) $(PY) -m pytest -p no:nbval
 # The site's tests need the site; exercises are checked as readers meet them, plain.
 BUILT := --ignore tests/test_site.py
 APART := $(BUILT) --ignore tests/exercises
@@ -83,7 +86,7 @@ nulls: $(INSTALLED)  ## does each claim fail for its null? a quarter of an hour;
 endif
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored
-	OMP_NUM_THREADS=1 $(WARM) $(PY) -m pytest book/notebooks -n 2 --dist loadscope $(NBVAL)
+	$(ALONE) $(WARM) $(PY) -m pytest book/notebooks -n 2 --dist loadscope $(NBVAL)
 
 site: $(INSTALLED)
 	rm -rf _build

@@ -31,6 +31,7 @@ __all__ = [
     "require_pairs",
     "require_memories",
     "require_examples",
+    "is_number",
     "require_beam",
     "with_article",
     "optional_import",
@@ -300,6 +301,11 @@ def require_examples(
                 raise ValueError(f"{name} {number} {fault}")
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, Python's or NumPy's; True is not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def require_beam(beam_size: int, length_penalty: float) -> None:
     """Refuse a beam search without a beam, or with a penalty below 0 or not finite.
 
@@ -308,8 +314,7 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
             `length_penalty` that is not finite or below 0.
     """
     require_positive(beam_size=beam_size)
-    real = isinstance(length_penalty, Real)  # NumPy's, too
-    if not real or not 0 <= length_penalty < math.inf:
+    if not is_number(length_penalty) or not 0 <= length_penalty < math.inf:
         raise ValueError(
             f"length_penalty must be finite and at least 0, got {length_penalty!r}"
         )

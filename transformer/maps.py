@@ -173,7 +173,11 @@ def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
         ValueError: naming the kind, layer or number of a head that does not exist.
     """
     with ExitStack() as afterwards:
-        for kind, layer, number in heads:
+        for head in heads:
+            if not isinstance(head, tuple) or len(head) != 3:
+                got = f"got {head!r:.60}"
+                raise ValueError(f"a head is (kind, layer, number), {got}")
+            kind, layer, number = head
             kinds = attention_layers(model)
             if kind not in kinds:
                 raise ValueError(

@@ -5,14 +5,18 @@ Made from book/13-decoding.md: edit the chapter, not this file.
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Real
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from transformer.checks import require_ids, require_numbers, require_positive
+from transformer.checks import (
+    is_number,
+    require_ids,
+    require_numbers,
+    require_positive,
+)
 from transformer.decoding.largest import argmax
 from transformer.decoding.step import (
     CachedDecoder,
@@ -233,11 +237,11 @@ def sample(
         ValueError: for a temperature that is not above 0 and finite, `top_p` outside
             (0, 1], and whatever `greedy_search` refuses.
     """
-    if not isinstance(temperature, Real) or not 0 < temperature < math.inf:
+    if not is_number(temperature) or not 0 < temperature < math.inf:
         raise ValueError(
             f"temperature must be a finite number above 0, got {temperature!r}"
         )
-    if not isinstance(top_p, Real) or not 0 < top_p <= 1:
+    if not is_number(top_p) or not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1], got {top_p!r}")
     divisor = min(max(temperature, 1e-30), 1e30)  # what float32 can divide by
 
