@@ -95,6 +95,10 @@ for table in (gradient, position, differences):
     table["Xavier", "as in the paper"] = table["Xavier", "additions only"]
 
 # %% claim: With this book's initial weights
+# null: no gradient reaches the queries
+of_queries = dict.fromkeys(of_queries, 0.0)
+
+# %% claim: With this book's initial weights
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
@@ -111,6 +115,12 @@ for table in (gradient, position, differences):
 # null: the initial weights make no difference
 for kind in kinds:
     gradient["PyTorch's default", kind] = gradient["Xavier", kind]
+
+# %% claim: From PyTorch's initial weights, with neither
+# null: the queries have gradient without additions, too
+of_queries["PyTorch's default", "norms only"] = of_queries[
+    "PyTorch's default", "as in the paper"
+]
 
 # %% claim: From PyTorch's initial weights, with neither
 # null: the position is guessed
