@@ -299,6 +299,18 @@ def test_a_layer_in_two_kinds_of_place_is_refused() -> None:
         attention_maps(model, ids(), ids())
 
 
+def test_attention_that_shows_no_weights_is_named() -> None:
+    class Blind(torch.nn.Module):
+        def forward(self, query, key, value, mask=None):
+            return query
+
+    model = small()
+    model.encoder.layers[1].self_attention = Blind()
+    with pytest.raises(ValueError, match=r"^encoder attention, Blind, has no weights"):
+        attention_maps(model, ids(), ids())
+    assert hooks(model) == 0
+
+
 TEXTS = {
     "LanguageModel": LanguageModel,
     "GPT2": GPT2,

@@ -91,6 +91,10 @@ def _caught(model: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     with ExitStack() as afterwards, _as_written(), evaluating(model):
         for kind, layers in kinds.items():
             for attention in dict.fromkeys(layers):  # one layer may stand in two places
+                if not hasattr(attention, "weights"):
+                    wanted = "weights(query, key, mask)"
+                    name = type(attention).__name__
+                    raise ValueError(f"{kind} attention, {name}, has no {wanted}")
                 hook = attention.register_forward_pre_hook(
                     partial(catch, kind), with_kwargs=True
                 )
