@@ -32,8 +32,8 @@ def train_on_text(
     """Train a language model in place; the loss of each step, in nats a token.
 
     Each step reads `batch_size` windows from random places of the text. The learning
-    rate rises over 100 steps and falls to zero over the last half. `model` is any that
-    turns ids into logits.
+    rate rises over 100 steps and falls nearly to zero over the last half. `model` is
+    any that turns ids into logits.
 
     Raises:
         ValueError: at the first step, for a number below 1, a `learning_rate` that is

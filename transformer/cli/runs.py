@@ -107,7 +107,8 @@ def train(
     each step.
 
     With --task lm, a language model learns subwords and what comes next from plain text
-    instead. The last tenth of each file is for validation; spaces in a row are one.
+    instead. About the last tenth of each file is for validation; spaces in a row count
+    as one.
     """
     from transformer.checks import optional_import
 

@@ -57,7 +57,7 @@ class TextDataset(NamedTuple):
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         vocab_size: int = 1000,
     ) -> "TextDataset":
-        """Read plain text; the last tenth of each file is held out.
+        """Read plain text; about the last tenth of each file is held out.
 
         The tokenizer is trained on the rest, and has at most `vocab_size` subwords.
 
