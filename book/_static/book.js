@@ -13,11 +13,13 @@
   });
 }
 
-// A link to something folded opens what it is in.
+// A link to something folded opens what it is in, and one to a section what is folded there.
 {
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
+    const section = target.matches("section > span:empty") ? target.parentElement : target; // a label's
+    for (const fold of section.querySelectorAll(":scope > details.fold-deeper")) fold.open = true;
     for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     target.scrollIntoView();
   };
@@ -107,31 +109,138 @@ addEventListener("load", () => {
   document.addEventListener("toggle", reach, true);
 });
 
-// Search: excerpts are sentences; terms of the glossary come first, the API's names last.
+// Search: a term of the glossary comes first, then the pages that hold the query's words,
+// each at its best section, then the API's names. Headings are in the index; what else a
+// section holds is read from the page, which a browser refuses where the book is a file.
 {
+  const OFTEN = `why how what when which who where does do did i my you your can should vs between
+    from get gets use used using have has there`.split(/\s+/);
+  const CALLED = { // what others call it, and the book's words for it
+    batchnorm: "batch normalisation", bf16: "bfloat16", bpe: "byte-pair encoding", complexity: "cost",
+    concatenate: "concatenated", custom: "own", ddp: "processes", decrease: "fall", gqa: "grouped-query", hallucination: "invents",
+    interpretability: "explain", kv: "key value", layernorm: "layer normalisation", mlp: "feed-forward",
+    moe: "experts", mqa: "grouped-query", multiple: "several", noam: "warm-up", needweights: "attention weights",
+    norm: "normalisation", pastkeyvalues: "key/value cache",
+    postln: "post-norm", preln: "pre-norm", quadratic: "square", rope: "rotary", skip: "residual",
+    speed: "faster", sqrt: "square root", tied: "tying",
+  };
+  const APART = /^(exercises|(three|five) lines to remember|further reading)$/i;
+  const WORTH = { bibliography: 0.3, api: 0.5, sources: 0.6, glossary: 0.7, notation: 0.7, ledger: 0.8, intro: 0.8, misconceptions: 0.9 };
+  const british = (text) => text.toLowerCase().replace(/iz(?=[aei])/g, "is");
+  const plain = (text) => british(text).replace(/[^a-z0-9]/g, "");
+  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+  let asked = []; // of each word of the query: what matches it, and how much it tells
+  const told = (text) => sum(asked.filter(({ match }) => match.test(text)).map(({ weight }) => weight));
+  const words = (text) => splitQuery(text.toLowerCase()).filter((word) => !stopwords.includes(word));
+  const heading = (text) => { // much for the query's words alone, less among others
+    const count = asked.filter(({ match }) => match.test(text)).length;
+    return told(text) * (0.6 + 0.4 * Math.min(1, count / Math.max(1, words(text).length))) * (/^Deeper/.test(text) ? 0.6 : 1);
+  };
+
+  const understand = (query, terms, { docnames, terms: inText, titleterms: inTitles }) => {
+    const stemmer = new Stemmer();
+    const pagesOf = (stem) => {
+      const pages = [inText, inTitles].flatMap((index) => (Object.hasOwn(index, stem) ? index[stem] : []));
+      if (pages.length || stem.length < 4) return pages;
+      return Object.keys(inText).filter((other) => other.includes(stem)).flatMap((other) => inText[other]);
+    };
+    const every = [...new Set(words(CALLED[plain(query)] ?? query))].map((word) => {
+      const same = terms.filter(({ term }) => plain(term) === plain(word)).map(({ term }) => term);
+      const ways = [word, british(word), CALLED[plain(word)] ?? "", ...same].map((way) => words(way).map((w) => stemmer.stemWord(w)));
+      const known = ways.filter((stems) => stems.length);
+      const pages = new Set(known.flatMap((stems) => stems.map(pagesOf).reduce((all, some) => all.filter((page) => some.includes(page)))));
+      const source = known.map((stems) => stems.map((stem) => stem.replace(/i$/, "[iy]") + "\\w{0,5}\\b").join("\\W+")).join("|");
+      return { pages, match: RegExp(`\\b(?:${source})`, "i"), weight: Math.log(1 + docnames.length / (1 + pages.size)) };
+    }).filter(({ pages }) => pages.size);
+    const cited = docnames.findIndex((name) => name.endsWith("/bibliography"));
+    const written = every.filter(({ pages }) => pages.size > 1 || !pages.has(cited));
+    asked = written.length ? written : every;
+  };
+
+  const cased = (term, id) => [...term].map((c, i) => (id[i + 5]?.toLowerCase() === c ? id[i + 5] : c)).join(""); // KV cache, from term-KV-cache
+
+  const search = (query, searched, excluded, highlighted, objects) => {
+    const { indexentries, docnames, filenames, titles, alltitles } = Search._index;
+    const result = (file, title, anchor, score) => [docnames[file], title, anchor, null, score, filenames[file]];
+    const terms = Object.entries(indexentries).flatMap(([term, places]) =>
+      places.filter(([, id]) => id.startsWith("term-")).map(([file, id]) => ({ term, file, id })));
+    understand(query, terms, Search._index);
+
+    const named = terms.some(({ term }) => plain(term) === plain(query)) ? query : CALLED[plain(query)] ?? query;
+    const wanted = plain(words(named).join("")), said = ` ${british(query).replace(/[^a-z0-9]+/g, " ")} `;
+    const glossary = terms
+      .filter(({ term }) => (wanted.length > 2 && plain(term).includes(wanted)) || said.includes(` ${british(term).replace(/[^a-z0-9]+/g, " ")} `))
+      .sort((a, b) => Math.abs(plain(a.term).length - wanted.length) - Math.abs(plain(b.term).length - wanted.length))
+      .map(({ term, file, id }) => result(file, `Glossary: ${cased(term, id)}`, `#${id}`, 0)).slice(0, 6);
+    const first = glossary.length && plain(glossary[0][1]).includes(wanted) ? 1 : 0;
+
+    const all = sum(asked.map(({ weight }) => weight));
+    const pages = docnames.map((name, file) => {
+      const held = sum(asked.filter((word) => word.pages.has(file)).map(({ weight }) => weight)) / all;
+      const sections = Object.entries(alltitles).flatMap(([title, places]) => places
+        .filter(([page, id]) => page === file && !/^ex-|solution-\d/.test(id ?? "") && !APART.test(title))
+        .map(([, id]) => ({ title, id, score: heading(title) / all })));
+      const short = name.split("/").pop().replace(/-/g, " "); // 08 masks: what the page is about
+      const best = sections.sort((a, b) => b.score - a.score)[0];
+      const at = best?.id && best.score > 0.5 ? best : null;
+      const score = held * held * (1 + (best?.score ?? 0) + heading(short) / all) * (WORTH[short] ?? 1);
+      const title = at ? `${titles[file]} › ${at.title}` : titles[file];
+      return { held, row: result(file, title, at ? `#${at.id}` : "", score) };
+    }).filter(({ held, row }) => held > 0.3 && !(first && row[0].endsWith("/glossary")));
+    const whole = pages.filter(({ held }) => held > 0.999);
+    const found = (whole.length < 5 ? pages : whole).map(({ row }) => row).sort((a, b) => b[4] - a[4]).slice(0, 15);
+
+    const names = [...objects].flatMap((name) => Search.performObjectSearch(name, objects));
+    const api = [...new Map(names.map((name) => [name[1], name])).values()].sort((a, b) => b[4] - a[4]);
+    const exact = ([, name]) => /[A-Z_.]/.test(query.trim()) && `.${name}`.endsWith(`.${query.trim()}`);
+    return [...glossary.slice(0, first), ...api.filter(exact), ...found.slice(0, 3), ...glossary.slice(first),
+      ...found.slice(3), ...api.filter((name) => !exact(name))].reverse();
+  };
+
+  // The section of a page, or the entry of the glossary, that holds most of the words.
+  const excerpt = (html, searched, anchor) => {
+    const page = new DOMParser().parseFromString(html, "text/html");
+    for (const e of page.querySelectorAll("div.cell, svg, nav, script, style, summary, .headerlink, .section-number, .exercise, .solution")) e.remove();
+    for (const e of page.querySelectorAll(".math, math")) e.replaceWith("…");
+    for (const e of page.querySelectorAll("td, th, li")) e.append(" ");
+    const sections = [...page.querySelectorAll("article section[id], dl.glossary > dd")].reverse().map((part) => {
+      const terms = [];
+      for (let e = part.previousElementSibling; part.tagName === "DD" && e?.tagName === "DT"; e = e.previousElementSibling) terms.unshift(e);
+      const title = part.querySelector(":scope > :is(h1, h2, h3, h4)");
+      const name = (terms[0] ?? title)?.textContent.trim() ?? "", top = title?.tagName === "H1";
+      title?.remove();
+      const text = part.textContent.replace(/\s+/g, " ").replace(/…( ?…)+/g, "…").trim();
+      for (const e of [part, ...terms]) e.remove(); // what holds this section is read without it
+      return { ids: terms.length ? terms.map((e) => e.id) : [part.id], name, text, top };
+    }).filter(({ name, text }) => text && !APART.test(name));
+    const score = ({ name, text, top }) => told(text) + (top ? 0 : heading(name))
+      + sum(asked.map(({ match, weight }) => 0.1 * weight * Math.min(4, text.split(match).length - 1)));
+    const id = decodeURIComponent(anchor.slice(1));
+    const best = sections.find(({ ids }) => ids.includes(id)) ?? sections.sort((a, b) => score(b) - score(a))[0];
+    if (!best) return null;
+
+    const places = asked.map(({ match }) => best.text.search(match)).filter((at) => at >= 0);
+    const from = places.map((at) => [told(best.text.slice(at, at + 200)), at]).sort((a, b) => b[0] - a[0] || a[1] - b[1])[0]?.[1] ?? 0;
+    const before = best.text.slice(0, from), ends = Math.max(...[". ", ": ", "? ", "! "].map((end) => before.lastIndexOf(end)));
+    const start = from < 120 ? 0 : from - ends < 120 ? ends + 2 : before.indexOf(" ", from - 80) + 1;
+    const rest = best.text.slice(start), cut = rest.length > 260;
+    const line = document.createElement("p");
+    line.className = "context";
+    line.textContent = (start ? "…" : "") + (cut ? rest.slice(0, 260).replace(/\s\S*$/, "…") : rest);
+    if (!anchor && !best.top) queueMicrotask(() => {
+      const link = line.closest("li").querySelector("a");
+      [link.hash] = best.ids;
+      link.append(` › ${best.name}`);
+    });
+    return line;
+  };
+
   const improve = () => {
-    if (typeof Search === "undefined" || typeof Scorer === "undefined") return false;
-    Scorer.score = ([docname, , anchor, description, score]) =>
-      description || docname.endsWith("/api") ? score - 60 : anchor ? score + 3 : score;
-    const find = Search._performSearch;
-    Search._performSearch = (query, ...rest) => {
-      const { indexentries, docnames, filenames } = Search._index;
-      const wanted = query.toLowerCase().trim();
-      const terms = Object.entries(indexentries).flatMap(([term, places]) => places
-        .filter(([, id]) => id.startsWith("term-") && wanted.length > 2 && term.toLowerCase().includes(wanted))
-        .map(([file, id]) => [docnames[file], `Glossary: ${term}`, "#" + id, null, 999 - term.length, filenames[file]]));
-      const known = new Set(terms.map((term) => term[2]));
-      const others = find(query, ...rest).filter((result) => !known.has(result[2]));
-      return [...others, ...terms.sort((a, b) => a[4] - b[4])];
-    };
-    Search.htmlToText = (text, anchor) => {
-      const page = new DOMParser().parseFromString(text, "text/html");
-      const at = anchor && page.getElementById(decodeURIComponent(anchor.slice(1)));
-      const part = at?.tagName === "DT" ? at.nextElementSibling : at || page.querySelector("article");
-      if (!part) return "";
-      for (const e of part.querySelectorAll("div.cell, svg, nav, script, style, table, h1, .headerlink, .math, math, .fold-deeper > summary")) e.remove();
-      return part.textContent.replace(/\s+/g, " ");
-    };
+    if (typeof Search === "undefined" || typeof Stemmer === "undefined") return false;
+    stopwords.push(...OFTEN);
+    Search._performSearch = search;
+    Search.makeSearchSummary = excerpt;
     return true;
   };
   if (!improve()) document.addEventListener("DOMContentLoaded", improve);
