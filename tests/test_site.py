@@ -416,6 +416,81 @@ def test_search_puts_the_glossary_first_and_quotes_sentences(
         assert not re.search(r"\bimport \w|\bdef \w|assert |:tags:", excerpt), excerpt
 
 
+# What a reader types, a page that must be among the first three, the section there.
+FOUND = [
+    ("warmup", "12-training", "the-learning-rate-warm-up-then-decay"),
+    ("why layer normalization", "07-encoder", "layer-normalisation-by-hand"),
+    ("BPE", "16-translation", "byte-pair-encoding-by-hand"),
+    ("GQA", "19-since-2017", "fewer-keys-and-values"),
+    ("KV cache", "13-decoding", "keys-and-values-are-computed-once"),
+    (
+        "label smoothing loss not zero",
+        "12-training",
+        "label-smoothing-a-target-that-is-not-certain",
+    ),
+    ("loss does not decrease", "12-training", "when-a-training-goes-wrong"),
+    ("how many parameters base model", "10-model", "every-parameter-counted"),
+    ("quadratic complexity", "01-why-attention", "what-attention-does-not-give"),
+    ("src_key_padding_mask", "08-masks", "pytorchs-masks-true-may-or-may-not"),
+    ("attn_mask boolean", "glossary", "term-mask"),
+    ("past_key_values", "glossary", "term-key-value-cache"),
+    ("multi head attention", "glossary", "term-multi-head-attention"),
+    ("from_pretrained", "how-to", "save-and-load-a-model"),
+    ("multiple GPUs DDP", "how-to", "a-gpu-several-gpus-ddp-mixed-precision"),
+    ("replace attention", "how-to", "your-own-attention-replace-it-in-a-model"),
+    ("resume training", "how-to", "resume-a-training-from-a-checkpoint"),
+]
+# The place of the page among the results, the section's address and the excerpt, as the
+# search page itself makes them: one page is read for a query, not fifteen.
+SEARCHED = """async ([query, wanted]) => {
+  const results = Search._performSearch(...Search._parseQuery(query)).reverse();
+  const place = results.findIndex(([page]) => page === "book/" + wanted);
+  if (place < 0) return [999, "", "", ""];
+  const [page, title, anchor] = results[place];
+  const item = document.createElement("li"), link = document.createElement("a");
+  link.href = page + ".html" + anchor;
+  link.innerHTML = title;
+  const html = await (await fetch(page + ".html")).text();
+  item.append(link, Search.makeSearchSummary(html, new Set(), anchor));
+  await null;
+  return [place, link.hash.slice(1), link.innerText, item.lastChild.innerText];
+}"""
+
+
+def test_search_finds_what_readers_type_and_its_section(home: str, page: Page) -> None:
+    page.goto(f"{home}/search.html")
+    page.wait_for_function("Search.hasIndex()")
+    wrong = []
+    for query, name, section in FOUND:
+        place, at, title, excerpt = page.evaluate(SEARCHED, [query, name])
+        named = "›" in title or "Glossary:" in title
+        if place > 2 or at != section or not named or not 40 < len(excerpt) < 300:
+            wrong.append(f"{query}: {place + 1}. {title}, #{at}: {excerpt}")
+    assert not wrong
+    *_, excerpt = page.evaluate(SEARCHED, FOUND[1][:2])
+    assert "vector … with its … numbers" in excerpt, "where a formula stands"
+
+
+def test_a_result_leads_to_its_section_and_opens_it(home: str, page: Page) -> None:
+    page.goto(f"{home}/search.html?q=fewer random bits")
+    result = page.locator(
+        "#search-results a[href$='#deeper-dropout-with-fewer-random-bits']"
+    )
+    result.wait_for(timeout=20_000)
+    assert result.inner_text().endswith("› Deeper: dropout with fewer random bits")
+    result.click()
+    section = page.locator("#deeper-dropout-with-fewer-random-bits")
+    section.locator("details[open] p").first.wait_for()
+    page.wait_for_function("scrollY > 500")
+    assert -5 < section.bounding_box()["y"] < 200
+
+
+def test_search_from_the_disk_leads_to_sections_by_their_headings(page: Page) -> None:
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=warm-up learning rate")
+    section = "#the-learning-rate-warm-up-then-decay"
+    page.locator(f"#search-results a[href$='{section}']").wait_for(timeout=20_000)
+
+
 def test_a_chapter_asks_for_little(home: str, browser: Browser) -> None:
     sizes: dict[str, int] = {}
     page = browser.new_page()  # nothing is at hand yet
