@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from transformer.beyond.forecaster import Forecast, Forecaster, forecast_loss
+from transformer.beyond.forecaster import (
+    Forecast,
+    Forecaster,
+    ScaledByWindow,
+    forecast_loss,
+)
 from transformer.beyond.patch_classifier import PatchClassifier, image_patches
 
 
@@ -144,6 +149,68 @@ def test_the_loss_is_least_at_the_true_mean_and_deviation():
         assert forecast_loss(other, actual) > best + 0.02
 
 
+@given(
+    shift=st.floats(-100, 100),
+    stretch=st.floats(0.1, 100),
+    patches=st.integers(1, 4),
+)
+@settings(max_examples=25, deadline=None)
+def test_scaled_by_window_a_forecast_shifts_and_stretches_with_the_window(
+    shift, stretch, patches
+):
+    model = ScaledByWindow(forecaster()).double()
+    history = torch.randn(3, 4 * patches, dtype=torch.float64)
+    before, after = model(history), model(stretch * history + shift)
+    torch.testing.assert_close(after.mean, stretch * before.mean + shift)
+    torch.testing.assert_close(after.std, stretch * before.std)
+
+
+def test_scaled_by_window_the_forecaster_reads_mean_0_and_deviation_1():
+    inner = forecaster()
+    read = []
+    inner.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    history = 50 + 20 * torch.randn(3, 24)
+    forecast = ScaledByWindow(inner)(history)
+    torch.testing.assert_close(read[0].mean(dim=1), torch.zeros(3), atol=1e-5, rtol=0)
+    deviation = read[0].std(dim=1, correction=0)
+    torch.testing.assert_close(deviation, torch.ones(3))
+    mean, std = inner(read[0])
+    spread = history.std(dim=1, correction=0, keepdim=True)
+    expected = history.mean(dim=1, keepdim=True) + spread * mean
+    torch.testing.assert_close(forecast.mean, expected)
+    torch.testing.assert_close(forecast.std, spread * std)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1000.0])
+def test_scaled_by_window_a_constant_window_has_its_value_and_a_gradient(value):
+    model = ScaledByWindow(forecaster(patch_size=1))
+    for length in (1, 8):
+        history = torch.full((2, length), value, requires_grad=True)
+        forecast = model(history)
+        torch.testing.assert_close(
+            forecast.mean, torch.full((2, 3), value), atol=1e-3, rtol=1e-5
+        )
+        assert (forecast.std > 0).all()
+        loss = forecast_loss(forecast, torch.full((2, 3), value + 1))
+        loss.backward()
+        assert loss.isfinite()
+        assert history.grad.isfinite().all()
+        assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_scaled_by_window_holds_the_forecasters_weights_and_no_others():
+    inner = forecaster()
+    saved = ScaledByWindow(inner).state_dict()
+    assert list(saved) == [f"forecaster.{name}" for name in inner.state_dict()]
+    other = ScaledByWindow(Forecaster(4, 3, 16, 4, 32, 2)).eval()
+    other.load_state_dict(saved)
+    history = torch.randn(2, 24)
+    for ours, theirs in zip(
+        ScaledByWindow(inner)(history), other(history), strict=True
+    ):
+        assert ours.equal(theirs)
+
+
 def test_both_learn():
     torch.manual_seed(0)
     model, time = forecaster(num_layers=1, dropout=0.1).train(), torch.arange(27.0)
@@ -191,6 +258,15 @@ def test_both_learn():
         ),
         (lambda: forecaster()(torch.randn(24)), r"\(batch, length\).* got \(24,\)"),
         (lambda: forecaster()(torch.randn(2, 0)), r"got \(2, 0\)"),
+        *(
+            (lambda bad=bad: ScaledByWindow(forecaster())(bad), said)
+            for bad, said in (
+                (torch.randn(2, 23), r"a multiple of patch_size = 4, got \(2, 23\)"),
+                (torch.randn(24), r"\(batch, length\).* got \(24,\)"),
+                (torch.randn(2, 0), r"got \(2, 0\)"),
+                (torch.ones(2, 8).long(), "floating point, got torch.int64"),
+            )
+        ),
         (lambda: forecaster()(torch.ones(2, 8).long()), "floating point, got torch.i"),
         (
             lambda: forecaster(1)(torch.randn(1, 1025)),

@@ -78,55 +78,77 @@ PlainForecaster.forward = Forecaster.forward = lambda self, history: Forecast(
     *self.output(self.embedding(history[:, -4:])).chunk(2, dim=-1)
 )
 
-# %% claim: The autoregression has a smaller error
-# null: the autoregression is an encoder as well
-errors["autoregression"] = errors["encoder"][:1]
-by_cycle["autoregression"] = by_cycle["encoder"]
-wins = 0
+# %% claim: Scaled by window, a forecast
+# null: the forecast is not scaled back
+ScaledByWindow.forward = lambda self, history: self.forecaster(
+    (history - history.mean(1, keepdim=True)) / history.std(1, keepdim=True)
+)
 
-# %% claim: The autoregression has a smaller error
+# %% claim: Scaled by window, a forecast
+# null: the windows are not scaled
+ScaledByWindow.forward = lambda self, history: self.forecaster(history)
+
+# %% claim: With its windows scaled the encoder's error
+# null: the scaling changes nothing
+errors["encoder, scaled"] = errors["encoder"]
+by_cycle["encoder, scaled"] = by_cycle["encoder"]
+
+# %% claim: With its windows scaled the encoder's error
+# null: the scaling brings what it does in either
+errors["encoder"] = errors["encoder, scaled"]
+
+# %% claim: With its windows scaled the encoder's error
+# null: the autoregression is an encoder without the scaling
+errors["autoregression"] = errors["encoder"][:1]
+
+# %% claim: With its windows scaled the encoder's error
 # null: the encoders forecast the mean
 errors["encoder"] = errors["mean"].expand(3, -1, -1)
 
-# %% claim: The autoregression has a smaller error
-# null: it is ahead in half of the groups
-wins = 5
+# %% claim: With its windows scaled the encoder's error
+# null: the autoregression is ahead in half of the groups
+wins["encoder"] = 5
 
-# %% claim: Intervals of the autoregression
-# null: the encoder's intervals hold what they should
+# %% claim: With its windows scaled the encoder's error
+# null: with the scaling it is as far ahead in all groups
+by_cycle["encoder, scaled"] = by_cycle["autoregression"] + 0.5
+
+# %% claim: Intervals of the encoders
+# null: without scaling they hold what they should
 held["encoder"] = torch.full_like(held["encoder"], 0.8)
 
-# %% claim: Intervals of the autoregression
+# %% claim: Intervals of the encoders
 # null: the autoregression's are as narrow as the encoder's
 held["autoregression"] = held["encoder"]
 
-# %% claim: Intervals of the autoregression
+# %% claim: Intervals of the encoders
+# null: the scaling changes none
+held["encoder, scaled"] = held["encoder"]
+
+# %% claim: Intervals of the encoders
 # null: the coverage is the same in all years
 held["encoder"] = held["encoder"].roll(50, 1)
 
-# %% claim: With larger windows too
+# %% claim: Up to 1943 the scaling
 # null: the years in another order
 series = series[torch.randperm(len(series))]
 
-# %% claim: With larger windows too
+# %% claim: Up to 1943 the scaling
 # null: the later cycles are as high as the earlier ones
 series = torch.cat((series[:244], series[100:165]))
 
-# %% claim: With larger windows too
+# %% claim: Up to 1943 the scaling
 # null: the lead is the same in all years
 lead = errors["encoder"].mean() - errors["autoregression"].mean()
 errors["encoder"] = errors["autoregression"].expand(3, -1, -1) + lead
 
-# %% claim: With larger windows too
-# null: windows at other scales change nothing
-errors["larger too"] = errors["encoder"]
+# %% claim: Up to 1943 the scaling
+# null: the scaling brings nothing
+errors["encoder, scaled"] = errors["encoder"]
 
-# %% claim: With larger windows too
-# null: the smaller windows do it
-errors["larger too"], errors["smaller too"] = (
-    errors["smaller too"],
-    errors["larger too"],
-)
+# %% claim: Up to 1943 the scaling
+# null: the loss before 1900 is the same with it
+tried["encoder, scaled"] = tried["encoder"]
 
 # %% claim: One shuffle for all costs
 # null: one shuffle for all costs what a shuffle for each does

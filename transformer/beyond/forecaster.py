@@ -16,6 +16,7 @@ __all__ = [
     "Forecast",
     "forecast_loss",
     "Forecaster",
+    "ScaledByWindow",
 ]
 
 
@@ -62,6 +63,8 @@ class Forecaster(nn.Module):
 
     From the latest values of a series, (batch, length), to a normal distribution for
     each of the `horizon` values that follow. `length` is any multiple of `patch_size`.
+    Unlike theirs, patches do not overlap, and the last one's output alone is read.
+    `ScaledByWindow` adds their scaling.
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse, and a history
@@ -95,3 +98,26 @@ class Forecaster(nn.Module):
         last = self.encoder(x)[:, -1]  # has attended to every other
         mean, log_std = self.output(last).chunk(2, dim=-1)
         return Forecast(mean, log_std.clamp(-15, 15).exp())  # neither 0 nor infinite
+
+
+class ScaledByWindow(nn.Module):
+    """A forecaster for which every window has mean 0 and deviation 1.
+
+    Its forecast is scaled back (Kim et al. 2022; their learned scale and shift are left
+    out). A window shifted and stretched has its forecast shifted and stretched; that of
+    a constant one is its value, to about 1e-5.
+
+    Raises:
+        ValueError: for a history that the forecaster refuses.
+    """
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        super().__init__()
+        self.forecaster = forecaster
+
+    def forward(self, history: Float[Tensor, "batch length"]) -> Forecast:
+        _require_history(history, self.forecaster.patch_size)
+        center = history.mean(dim=1, keepdim=True)
+        deviation = history.std(dim=1, correction=0, keepdim=True).clamp(min=1e-5)
+        mean, std = self.forecaster((history - center) / deviation)
+        return Forecast(center + deviation * mean, deviation * std)
