@@ -75,8 +75,8 @@ class AttentionView:
         packed = struct.pack(f"<{levels.numel()}H", *levels.int().flatten().tolist())
         data = base64.b64encode(packed).decode()
         side = 40 if keys <= 8 else 30 if keys <= 12 else 24
-        left = 20 + 8 * max(len(token) for token in self.queries)
-        top = 18 + 6 * max(len(token) for token in self.keys)
+        left = max(80, 20 + 8 * max(len(token) for token in self.queries))
+        top = max(40, 18 + 6 * max(len(token) for token in self.keys))
         width = left + side * keys + top
         about = (
             f"{self.title}. {queries} queries by {keys} keys. The arrow keys move from "
@@ -145,6 +145,11 @@ class AttentionView:
         """The squares of the head it starts with, as the script would draw them."""
         first = self.weights[self.start[:2]].tolist()
         parts = [
+            f'<text class="attn-axis" x="{left - 8}" y="{top - up}" '
+            f'text-anchor="end">{name}</text>'
+            for name, up in (("keys →", 24), ("queries ↓", 8))
+        ]
+        parts += [
             f'<text class="attn-row" x="{left - 8}" '
             f'y="{top + side * q + side / 2 + 4:g}" text-anchor="end">'
             f"{html.escape(token)}</text>"

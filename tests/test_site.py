@@ -292,9 +292,14 @@ def test_attention_views_move(home: str, page: Page, name: str) -> None:
         rows = 1 + int(view.locator("rect[data-q]").last.get_attribute("data-q"))
         cols = 1 + int(view.locator("rect[data-q]").last.get_attribute("data-k"))
         corner = view.locator(f"rect[data-q='{rows - 1}'][data-k='{cols - 1}']")
+        first = view.locator("rect[data-q='0'][data-k='0']")
+        first.click()
         corner.hover()
         assert at(here) == (rows - 1, cols - 1)
         assert "weight" in say.inner_text()
+        page.mouse.move(0, 0)  # as on the way to a slider
+        assert at(here) == (0, 0), "what was chosen is lost"
+        corner.click()
         page.mouse.move(0, 0)
         view.locator(".attn-grid").focus()
         for key, place in (

@@ -660,7 +660,7 @@ function mount(root, data) {
         flip(name, "on"));
     });
     const ranked = Array.from(weight, (value, j) => [value, j]).sort((a, b) => b[0] - a[0]).slice(0, 4).filter(([value]) => value >= 0.02);
-    const mixed = slice(inner.heads, query), vectors = ranked.map(([, j]) => slice(inner.values, j));
+    const mixed = slice(inner.heads, query), vectors = ranked.map(([value, j]) => slice(inner.values, j).map((x) => value * x));
     const scale = largest(mixed, ...vectors), joined = row(inner.heads, query);
     return [
       section("heads", h("h3", {}, `All ${config.num_heads} heads`, h("small", {}, ` ${ofQuery(part, query, "at")}`)), h("ul", { class: "live-heads" }, cards)),
