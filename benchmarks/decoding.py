@@ -43,7 +43,7 @@ from transformer.decoding.fast import FastDecoder
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 OURS, COMPILED = "ours", "compiled"
-PEERS = ("Marian", "CTranslate2", "torch.nn.Transformer", "x-transformers")
+PEERS = ("MarianMT", "CTranslate2", "torch.nn.Transformer", "x-transformers")
 SAMPLING = 0  # in place of a number of beams
 SOURCE = 16  # tokens in every source
 Decode = Callable[[], list[list[int]]]
@@ -108,7 +108,7 @@ def ctranslate2(
 
 
 def huggingface(size: str, sources: list[list[int]], length: int, beams: int) -> Decode:
-    """Marian's `generate`."""
+    """MarianMT's `generate`."""
     model = marian(size, dropout=0.0).eval()
     ids = torch.tensor(sources)
 
@@ -171,7 +171,7 @@ def take_turns(task: dict[str, Any]) -> None:
         COMPILED: lambda: compiled(*case),
         "chapter 13": lambda: chapter_13(*case),
         "CTranslate2": lambda: ctranslate2(*case, task["threads"]),
-        "Marian": lambda: huggingface(*case),
+        "MarianMT": lambda: huggingface(*case),
         "torch.nn.Transformer": lambda: torch_loop(*case),
         "x-transformers": lambda: x_transformers(*case),
     }[task["name"]]()

@@ -217,7 +217,7 @@ def contest(bench: Bench, field: dict[str, Contestant]) -> Results:
     return found
 
 
-LIBRARIES = "torch.nn.Transformer", "Marian"
+LIBRARIES = "torch.nn.Transformer", "MarianMT"
 # With the option on, one kernel makes both gradients of a norm.
 APART = {"triton.mix_order_reduction": False}
 in_layers = partial(layers, **APART)
@@ -242,7 +242,7 @@ COMPILED: dict[str, Contestant] = {
 
 
 def decoding(bench: Bench) -> Results:
-    """Tokens a second: the package's searches, Marian's, and greedy as a CUDA graph."""
+    """Tokens a second: the package's searches, MarianMT's, greedy as a CUDA graph."""
     never_end()
     length = 6 if bench.smoke else 64
     found: Results = {"length": length}
@@ -258,8 +258,10 @@ def decoding(bench: Bench) -> Results:
                     "greedy": partial(search.greedy_search, decoder, source, length),
                     "beam 4": partial(beam.beam_search, decoder, source, length),
                     "CUDA graph": partial(graph.greedy_search, source),
-                    "Marian": partial(marians_search, other, source, length, 1),
-                    "Marian, beam 4": partial(marians_search, other, source, length, 4),
+                    "MarianMT": partial(marians_search, other, source, length, 1),
+                    "MarianMT, beam 4": partial(
+                        marians_search, other, source, length, 4
+                    ),
                 }
                 rates: Results = {
                     way: round(rows * length / bench.seconds(work, rounds=3))

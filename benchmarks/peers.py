@@ -212,7 +212,7 @@ class TorchTransformer(nn.Module):
 
 
 def marian(size: str, dropout: float = 0.1) -> Any:
-    """Hugging Face's Marian, with random weights."""
+    """Hugging Face's MarianMT, with random weights."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -319,7 +319,7 @@ def peer(name: str, size: str) -> tuple[nn.Module, Loss]:
     if name == "torch.nn.Transformer":
         model = TorchTransformer(size)
         return model, lambda b: torchs_loss(model(b.source, b.decoder_input), b.labels)
-    if name == "Marian":
+    if name == "MarianMT":
         model = marian(size)
 
         def loss(batch: Batch) -> Tensor:

@@ -42,7 +42,7 @@ from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast
 
 OURS = "ours"
-PEERS = ("torch.nn.Transformer", "Marian", "x-transformers")
+PEERS = ("torch.nn.Transformer", "MarianMT", "x-transformers")
 # From the tutorials' model to ours, a step at a time. "three projections" has the loss
 # in chunks, "ours" also the faster dropout. Two steps are left out of the package:
 # "PyTorch's dropout" is "three projections" with query, key and value by one product,

@@ -246,7 +246,7 @@ def bf16_autocast(device):
 operations["fast"] = operations["plain"]
 
 # %% claim: On one thread every stored run
-# null: as fast as Marian, as CTranslate2
+# null: as fast as MarianMT, as CTranslate2
 for run in decoding["runs"]:
     run["ahead"] = {name: {"median": 1.0} for name in run["ahead"]}
 
@@ -345,7 +345,7 @@ gpu_decoding = {
 # %% claim: In both runs the graph decodes
 # null: both libraries' beams are alike
 gpu_decoding = {
-    name: {**found, "beam 4": found["Marian, beam 4"]}
+    name: {**found, "beam 4": found["MarianMT, beam 4"]}
     for name, found in gpu_decoding.items()
 }
 

@@ -174,15 +174,15 @@ for run in decoding["runs"]:
     run["compiled_ahead"]["CTranslate2"]["median"] = 1.0
 
 # %% claim: In the medians of the first three runs the compiled
-# null: level with Marian for thirty-two
+# null: level with MarianMT for thirty-two
 for run in decoding["runs"]:
     if run["batch"] == 32:
-        run["compiled_ahead"]["Marian"]["median"] = 1.0
+        run["compiled_ahead"]["MarianMT"]["median"] = 1.0
 
 # %% claim: Sampling on one thread
-# null: level with Marian
+# null: level with MarianMT
 for run in sampling["runs"]:
-    run["ahead"]["Marian"]["median"] = 1.0
+    run["ahead"]["MarianMT"]["median"] = 1.0
 
 # %% claim: Sampling on one thread
 # null: compiling brings nothing
