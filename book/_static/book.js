@@ -116,13 +116,14 @@ addEventListener("load", () => {
   const OFTEN = `why how what when which who where does do did i my you your can should vs between
     from get gets use used using have has there`.split(/\s+/);
   const CALLED = { // what others call it, and the book's words for it
+    __proto__: null,
     batchnorm: "batch normalisation", bf16: "bfloat16", bpe: "byte-pair encoding", complexity: "cost",
     concatenate: "concatenated", custom: "own", ddp: "processes", decrease: "fall", gqa: "grouped-query", hallucination: "invents",
     interpretability: "explain", kv: "key value", layernorm: "layer normalisation", mlp: "feed-forward",
     moe: "experts", mqa: "grouped-query", multiple: "several", noam: "warm-up", needweights: "attention weights",
     norm: "normalisation", pastkeyvalues: "key/value cache",
     postln: "post-norm", preln: "pre-norm", quadratic: "square", rope: "rotary", skip: "residual",
-    speed: "faster", sqrt: "square root", tied: "tying",
+    speed: "faster", sqrt: "square root", tied: "tying", vit: "vision transformer",
   };
   const APART = /^(exercises|(three|five) lines to remember|further reading)$/i;
   const WORTH = { bibliography: 0.3, api: 0.5, sources: 0.6, glossary: 0.7, notation: 0.7, ledger: 0.8, intro: 0.8, misconceptions: 0.9 };
@@ -162,19 +163,22 @@ addEventListener("load", () => {
 
   const search = (query, searched, excluded, highlighted, objects) => {
     const { indexentries, docnames, filenames, titles, alltitles } = Search._index;
+    // A result, as Sphinx has them: page, title, section, no description, score, file.
     const result = (file, title, anchor, score) => [docnames[file], title, anchor, null, score, filenames[file]];
     const terms = Object.entries(indexentries).flatMap(([term, places]) =>
       places.filter(([, id]) => id.startsWith("term-")).map(([file, id]) => ({ term, file, id })));
     understand(query, terms, Search._index);
 
+    // Terms that hold the query, or that it holds: the nearest in length first.
     const named = terms.some(({ term }) => plain(term) === plain(query)) ? query : CALLED[plain(query)] ?? query;
-    const wanted = plain(words(named).join("")), said = ` ${british(query).replace(/[^a-z0-9]+/g, " ")} `;
+    const wanted = plain(words(named).join("")), whole = plain(named), said = ` ${british(query).replace(/[^a-z0-9]+/g, " ")} `;
     const glossary = terms
       .filter(({ term }) => (wanted.length > 2 && plain(term).includes(wanted)) || said.includes(` ${british(term).replace(/[^a-z0-9]+/g, " ")} `))
       .sort((a, b) => Math.abs(plain(a.term).length - wanted.length) - Math.abs(plain(b.term).length - wanted.length))
       .map(({ term, file, id }) => result(file, `Glossary: ${cased(term, id)}`, `#${id}`, 0)).slice(0, 6);
-    const first = glossary.length && plain(glossary[0][1]).includes(wanted) ? 1 : 0;
+    const first = glossary.length && [wanted, whole].some((text) => text && plain(glossary[0][1]).includes(text)) ? 1 : 0;
 
+    // Pages, by the share of the query that they hold, their headings and their names.
     const all = sum(asked.map(({ weight }) => weight));
     const pages = docnames.map((name, file) => {
       const held = sum(asked.filter((word) => word.pages.has(file)).map(({ weight }) => weight)) / all;
@@ -188,9 +192,10 @@ addEventListener("load", () => {
       const title = at ? `${titles[file]} › ${at.title}` : titles[file];
       return { held, row: result(file, title, at ? `#${at.id}` : "", score) };
     }).filter(({ held, row }) => held > 0.3 && !(first && row[0].endsWith("/glossary")));
-    const whole = pages.filter(({ held }) => held > 0.999);
-    const found = (whole.length < 5 ? pages : whole).map(({ row }) => row).sort((a, b) => b[4] - a[4]).slice(0, 15);
+    const complete = pages.filter(({ held }) => held > 0.999);
+    const found = (complete.length < 5 ? pages : complete).map(({ row }) => row).sort((a, b) => b[4] - a[4]).slice(0, 15);
 
+    // Names of the API: first where one was typed as it is spelled, else last.
     const names = [...objects].flatMap((name) => Search.performObjectSearch(name, objects));
     const api = [...new Map(names.map((name) => [name[1], name])).values()].sort((a, b) => b[4] - a[4]);
     const exact = ([, name]) => /[A-Z_.]/.test(query.trim()) && `.${name}`.endsWith(`.${query.trim()}`);
