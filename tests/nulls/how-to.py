@@ -103,3 +103,54 @@ weights = weights * 2
 # %% claim: The array holds a weight
 # null: the layers of the encoder
 weights = maps.encoder[0].numpy()
+
+# %% claim: The weights come back
+# null: another model was saved
+alone = Transformer(sizes).eval()
+
+# %% claim: A step in parts
+# null: one part in place of all
+in_parts = smaller
+
+# %% claim: A step in parts
+# null: the smaller batch is the whole one
+smaller = at_once
+
+# %% claim: With a byte-pair encoding
+# null: no training
+torch.manual_seed(0)
+by_their_pieces = Translator(
+    Transformer(fits).eval(), wrapped, target, ("en", "digits")
+)
+
+# %% claim: With a byte-pair encoding
+# null: ids that are not moved
+Wrapped.encode = lambda self, sentence: self.theirs.encode(sentence).ids
+
+# %% claim: Both searches find
+# null: the fast one has another model
+torch.manual_seed(0)
+fast = greedy_search(FastDecoder(Transformer(sizes).eval()), sentences, 8)
+
+# %% claim: Each gives a vector
+# null: no causal mask
+causal_mask = lambda length: torch.ones(length, length, dtype=torch.bool)
+decoded = decoder_layer(x, memory)
+
+# %% claim: Each gives a vector
+# null: padding is attended to
+hides_padding = torch.ones_like(hides_padding)
+
+# %% claim: It is not the plain attention
+# null: the plain attention
+QuietAttention.attend = MultiHeadAttention.attend
+
+# %% claim: It is not the plain attention
+# null: no training
+torch.manual_seed(0)
+model = Transformer(sizes).eval()
+
+# %% claim: With another class in the decoder
+# null: the class is in the encoder alone
+# raises: Failed
+model.decoder.layers[0].self_attention = MultiHeadAttention(64, 4)
