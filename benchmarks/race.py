@@ -293,9 +293,8 @@ def begun(path: Path, **empty: Any) -> dict[str, Any]:
 
 def keep(path: Path, found: Mapping[str, Any]) -> None:
     """Write results whole, or leave the old ones; numbers in a row are one line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    from transformer.checkpoint import write_atomically  # which imports torch
+
     text = json.dumps(found, indent=1, ensure_ascii=False)
     text = re.sub(r"(?<=\d),\n\s+(?=[\d-])", ", ", text)
-    from transformer.checkpoint import write_atomically  # with torch: not for a race
-
     write_atomically(path, f"{text}\n".encode())

@@ -114,8 +114,9 @@ def attention_maps(
     passes in other threads go on meanwhile, but searches there are refused.
 
     Raises:
-        ValueError: for ids that the model refuses, not one target for each source, or a
-            layer in two kinds of place, whose maps would be mixed.
+        ValueError: for ids that the model refuses, not one target for each source, a
+            layer in two kinds of place, whose maps would be mixed, or one that has no
+            `weights`.
     """
     unwrap(model, "attention_maps", " (self_attention_maps takes a LanguageModel)")
     if len(source_ids) != len(target_ids):
@@ -174,7 +175,8 @@ def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
     This holds for all who use the model meanwhile, in other threads as well.
 
     Raises:
-        ValueError: naming the kind, layer or number of a head that does not exist.
+        ValueError: for a head that is no (kind, layer, number), or naming what of one
+            does not exist.
     """
     with ExitStack() as afterwards:
         for head in heads:

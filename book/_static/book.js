@@ -109,26 +109,27 @@ addEventListener("load", () => {
   document.addEventListener("toggle", reach, true);
 });
 
-// Search: a term of the glossary comes first, then the pages that hold the query's words,
-// each at its best section, then the API's names. Headings are in the index; what else a
+// Search: a term of the glossary comes first, names of the API typed as they are spelled,
+// then the pages that hold the query's words, each at its best section. Headings are in the index; what else a
 // section holds is read from the page, which a browser refuses where the book is a file.
 {
   const OFTEN = `why how what when which who where does do did i my you your can should vs between
-    from get gets use used using have has there`.split(/\s+/);
+    from get gets use used using have has`.split(/\s+/);
   const CALLED = { // what others call it, and the book's words for it
     __proto__: null,
     batchnorm: "batch normalisation", bf16: "bfloat16", bpe: "byte-pair encoding", complexity: "cost",
-    concatenate: "concatenated", custom: "own", ddp: "processes", decrease: "fall", gqa: "grouped-query", hallucination: "invents",
+    custom: "own", ddp: "processes", decrease: "fall", gqa: "grouped-query", hallucination: "invents",
     interpretability: "explain", kv: "key value", layernorm: "layer normalisation", mlp: "feed-forward",
     moe: "experts", mqa: "grouped-query", multiple: "several", noam: "warm-up", needweights: "attention weights",
     norm: "normalisation", pastkeyvalues: "key/value cache",
-    postln: "post-norm", preln: "pre-norm", quadratic: "square", rope: "rotary", skip: "residual",
+    postln: "post-norm", preln: "pre-norm", rope: "rotary", skip: "residual",
     speed: "faster", sqrt: "square root", tied: "tying", vit: "vision transformer",
   };
   const APART = /^(exercises|(three|five) lines to remember|further reading)$/i;
   const WORTH = { bibliography: 0.3, api: 0.5, sources: 0.6, glossary: 0.7, notation: 0.7, ledger: 0.8, intro: 0.8, misconceptions: 0.9 };
   const british = (text) => text.toLowerCase().replace(/iz(?=[aei])/g, "is");
   const plain = (text) => british(text).replace(/[^a-z0-9]/g, "");
+  const spaced = (text) => ` ${british(text).replace(/[^a-z0-9]+/g, " ")} `;
   const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
   let asked = []; // of each word of the query: what matches it, and how much it tells
@@ -171,9 +172,9 @@ addEventListener("load", () => {
 
     // Terms that hold the query, or that it holds: the nearest in length first.
     const named = terms.some(({ term }) => plain(term) === plain(query)) ? query : CALLED[plain(query)] ?? query;
-    const wanted = plain(words(named).join("")), whole = plain(named), said = ` ${british(query).replace(/[^a-z0-9]+/g, " ")} `;
+    const wanted = plain(words(named).join("")), whole = plain(named);
     const glossary = terms
-      .filter(({ term }) => (wanted.length > 2 && plain(term).includes(wanted)) || said.includes(` ${british(term).replace(/[^a-z0-9]+/g, " ")} `))
+      .filter(({ term }) => (wanted.length > 3 && plain(term).includes(wanted)) || spaced(query).includes(spaced(term)))
       .sort((a, b) => Math.abs(plain(a.term).length - wanted.length) - Math.abs(plain(b.term).length - wanted.length))
       .map(({ term, file, id }) => result(file, `Glossary: ${cased(term, id)}`, `#${id}`, 0)).slice(0, 6);
     const first = glossary.length && [wanted, whole].some((text) => text && plain(glossary[0][1]).includes(text)) ? 1 : 0;
