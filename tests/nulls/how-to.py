@@ -150,6 +150,14 @@ QuietAttention.attend = MultiHeadAttention.attend
 torch.manual_seed(0)
 model = Transformer(sizes).eval()
 
+# %% claim: The loaded model has the plain
+# null: the file keeps the class
+loaded = quiet.model
+
+# %% claim: The loaded model has the plain
+# null: it is made again without its attention
+again = loaded
+
 # %% claim: With another class in the decoder
 # null: the class is in the encoder alone
 model.decoder.layers[0].self_attention = MultiHeadAttention(64, 4)
