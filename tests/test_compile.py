@@ -6,7 +6,12 @@ from strategies import shake
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer import Transformer, TransformerConfig, padding_mask
+from transformer import (
+    Transformer,
+    TransformerConfig,
+    bf16_autocast,
+    padding_mask,
+)
 
 # torch.compile reads through code that is checked with every call, and gives up.
 pytestmark = [
@@ -54,6 +59,16 @@ def test_the_whole_model_compiles_into_one_graph(norm_first) -> None:
     torch.testing.assert_close(compiled(SOURCE, TARGET), model(SOURCE, TARGET))
     compiled(SOURCE, TARGET).sum().backward()
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_the_model_compiles_into_one_graph_in_bf16_too() -> None:
+    torch.compiler.reset()
+    model = small()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with bf16_autocast("cpu"):
+        found, expected = compiled(SOURCE, TARGET), model(SOURCE, TARGET)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
 
 
 def test_encode_and_decode_compile_into_one_graph_for_any_length() -> None:

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.strategies import models, seeds, token_ids
+from transformer.masks import causal_mask
 from transformer.text.batches import Batch
 from transformer.text.words import PAD_ID
 from transformer.training.dropout import FastDropout, use_fast_dropout
@@ -247,6 +249,71 @@ def test_attention_in_bf16_runs_where_sequences_are_short():
         assert (query[0, 0] @ query[0, 0].T).dtype == torch.bfloat16
     torch.testing.assert_close(halved.float(), exact, rtol=0.05, atol=0.05)
     assert made_for_bf16("cpu") in (True, False)
+
+
+@given(seeds, st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_attention_in_bf16_is_torchs_in_float32_rounded(seed, queries, keys, masked):
+    torch.manual_seed(seed)
+    query, key = 3 * torch.randn(2, 2, queries, 8), torch.randn(2, 2, keys, 8)
+    value, upstream = torch.randn(2, 2, keys, 5), torch.randn(2, 2, queries, 5)
+    parts = [part.requires_grad_() for part in (query, key, value)]
+    mask = torch.rand(2, 1, queries, keys) < 0.6 if masked else None  # with empty rows
+    with bf16_autocast("cpu"):
+        found = F.scaled_dot_product_attention(*parts, mask, 0.0)
+    exact = F.scaled_dot_product_attention(*parts, mask)
+    assert found.dtype == torch.bfloat16
+    near = {"rtol": 0.05, "atol": 0.05}
+    torch.testing.assert_close(found.float(), exact, **near)
+    if masked:
+        empty = (~mask.any(dim=-1)).expand(found.shape[:-1])
+        assert (found[empty] == 0).all()
+    ours = torch.autograd.grad(found, parts, upstream.bfloat16())
+    theirs = torch.autograd.grad(exact, parts, upstream)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.2)
+
+
+def test_a_softmax_in_bf16_is_taken_in_float32():
+    kinds = []
+
+    class Softmaxes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "softmax" in func.name():
+                kinds.append(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    query = torch.randn(1, 2, 3, 4)
+    with Softmaxes(), bf16_autocast("cpu"):
+        F.scaled_dot_product_attention(query, query, query)
+    assert kinds == [torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("positional", "named"),
+    [
+        ((None, 0.0, True), {}),
+        ((), {"is_causal": True}),
+        ((torch.zeros(3, 3).masked_fill(~causal_mask(3), -torch.inf),), {}),
+    ],
+    ids=["causal", "causal by name", "a mask of floats"],
+)
+def test_other_calls_of_attention_in_bf16_stay_torchs(positional, named):
+    query = torch.randn(1, 2, 3, 4)
+    exact = F.scaled_dot_product_attention(query, query, query, causal_mask(3))
+    with bf16_autocast("cpu"):
+        found = F.scaled_dot_product_attention(
+            query, query, query, *positional, **named
+        )
+    torch.testing.assert_close(found.float(), exact, rtol=0.05, atol=0.05)
+
+
+def test_attention_in_bf16_drops_weights_where_asked_to():
+    weights = torch.eye(64).expand(1, 1, 64, 64)
+    with bf16_autocast("cpu"):
+        found = F.scaled_dot_product_attention(
+            99 * weights, 99 * weights, weights, None, 0.5
+        )
+    assert 0.2 < (found == 0).all(dim=-1).float().mean() < 0.8
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])

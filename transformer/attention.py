@@ -13,8 +13,22 @@ from transformer.checks import require_mask, require_pairs
 
 __all__ = [
     "attention_weights",
+    "masked_softmax",
     "scaled_dot_product_attention",
 ]
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch queries keys"],
+    mask: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*batch queries keys"]:
+    """Softmax of each row over the keys that `mask` allows: without one, all zeros."""
+    if mask is None:
+        return scores.softmax(dim=-1)
+    # The lowest finite number: with -inf an empty row would be NaN until the last
+    # fill, on the way forward and on the way back.
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
 
 
 def attention_weights(
@@ -34,13 +48,8 @@ def attention_weights(
     if key.size(-1) != d_k:
         raise ValueError(f"query and key must share d_k, got {d_k} and {key.size(-1)}")
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)
-    if mask is None:
-        return scores.softmax(dim=-1)
     require_mask(mask, tuple(scores.shape))
-    # The lowest finite number: with -inf an empty row would be NaN until the last
-    # fill, on the way forward and on the way back.
-    lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
+    return masked_softmax(scores, mask)
 
 
 def scaled_dot_product_attention(

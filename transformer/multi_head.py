@@ -109,7 +109,8 @@ class MultiHeadAttention(nn.Module):
     def _split(
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch heads length d_k"]:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+        # torch.compile cannot read x.unflatten, the method, under `bf16_autocast`.
+        return torch.unflatten(x, -1, (self.num_heads, -1)).transpose(-3, -2)
 
     def extra_repr(self) -> str:
         """What `print(layer)` says beside the maps."""

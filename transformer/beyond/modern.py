@@ -182,7 +182,7 @@ class GroupedQueryAttention(nn.Module):
     def _split(
         self, x: Float[Tensor, "batch length columns"]
     ) -> Float[Tensor, "batch heads length d_k"]:
-        return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
+        return torch.unflatten(x, -1, (-1, self.d_k)).transpose(-3, -2)
 
     def _turn(self, x: Tensor, positions: Tensor | None) -> Tensor:
         return x if self.rotary is None else self.rotary(x, positions)

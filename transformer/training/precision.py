@@ -3,16 +3,57 @@
 Made from book/15-faster.md: edit the chapter, not this file.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from transformer.attention import masked_softmax
 
 __all__ = [
     "bf16_autocast",
     "made_for_bf16",
 ]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    *more: Any,
+) -> Tensor:
+    """Attention with products in autocast's precision and a softmax in float32."""
+    if dropout or more or not (mask is None or mask.dtype == torch.bool):
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, *more)
+    scores = query @ key.transpose(-2, -1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return masked_softmax(scores / math.sqrt(query.size(-1)), mask) @ value
+
+
+class _SpelledOut(TorchFunctionMode):
+    """Attention spelled out in the place of PyTorch's, where nothing is passed by name.
+
+    `MultiHeadAttention` calls it like that.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is F.scaled_dot_product_attention and not kwargs:
+            func = _attention
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -22,8 +63,11 @@ def bf16_autocast(device: str | torch.device) -> Iterator[None]:
     There, fused attention in bfloat16 is slow where sequences are short.
     """
     kind = torch.device(device).type
-    attention = sdpa_kernel(SDPBackend.MATH) if kind == "cpu" else nullcontext()
-    with torch.autocast(kind, torch.bfloat16), attention:
+    with ExitStack() as stack:
+        stack.enter_context(torch.autocast(kind, torch.bfloat16))
+        if kind == "cpu":
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(_SpelledOut())
         yield
 
 
