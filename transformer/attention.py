@@ -18,19 +18,6 @@ __all__ = [
 ]
 
 
-def masked_softmax(
-    scores: Float[Tensor, "*batch queries keys"],
-    mask: Bool[Tensor, "..."] | None = None,
-) -> Float[Tensor, "*batch queries keys"]:
-    """Softmax of each row over the keys that `mask` allows: without one, all zeros."""
-    if mask is None:
-        return scores.softmax(dim=-1)
-    # The lowest finite number: with -inf an empty row would be NaN until the last
-    # fill, on the way forward and on the way back.
-    lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
-
-
 def attention_weights(
     query: Float[Tensor, "*batch queries d_k"],
     key: Float[Tensor, "*batch keys d_k"],
@@ -50,6 +37,19 @@ def attention_weights(
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)
     require_mask(mask, tuple(scores.shape))
     return masked_softmax(scores, mask)
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch queries keys"],
+    mask: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*batch queries keys"]:
+    """Softmax of each row over the keys that `mask` allows: without one, all zeros."""
+    if mask is None:
+        return scores.softmax(dim=-1)
+    # The lowest finite number: with -inf an empty row would be NaN until the last
+    # fill, on the way forward and on the way back.
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
 
 
 def scaled_dot_product_attention(
