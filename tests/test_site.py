@@ -682,6 +682,18 @@ def test_a_claim_is_its_sentence_and_opens_onto_the_assertion(
     summary = claim.locator("summary")
     assert re.match(r"✓ [A-Z].*\.", summary.inner_text())
     assert not claim.locator("pre").first.is_visible()
+    summaries = page.locator("details.fold-claim > summary >> visible=true")
+    heights = summaries.evaluate_all("all => all.map(e => e.offsetHeight)")
+    assert max(heights) < 40  # one line each, however long
+    longest = summaries.evaluate_all(
+        "all => all.map(e => e.scrollHeight).reduce((most, h, i, hs) => "
+        "h > hs[most] ? i : most, 0)"
+    )
+    closed = summaries.nth(longest)
+    closed.click()
+    assert closed.evaluate("e => e.offsetHeight >= e.scrollHeight") is True
+    assert closed.evaluate("e => e.offsetHeight") > 40
+    closed.click()
     summary.focus()
     page.keyboard.press("Enter")
     assert "assert " in claim.locator("pre").first.inner_text()
