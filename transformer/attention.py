@@ -43,7 +43,10 @@ def masked_softmax(
     scores: Float[Tensor, "*batch queries keys"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch queries keys"]:
-    """Softmax of each row over the keys that `mask` allows: without one, all zeros."""
+    """Softmax of each row over the keys that `mask` allows; zeros where it allows none.
+
+    Without a mask it allows all.
+    """
     if mask is None:
         return scores.softmax(dim=-1)
     # The lowest finite number: with -inf an empty row would be NaN until the last
