@@ -434,6 +434,12 @@ FOUND = [
         "label-smoothing-a-target-that-is-not-certain",
     ),
     ("loss does not decrease", "12-training", "when-a-training-goes-wrong"),
+    ("loss stuck plateau", "12-training", "when-a-training-goes-wrong"),
+    (
+        "why separate query and key",
+        "03-queries-keys-values",
+        "every-word-has-a-query-a-key-and-a-value",
+    ),
     ("how many parameters base model", "10-model", "every-parameter-counted"),
     ("quadratic complexity", "01-why-attention", "what-attention-does-not-give"),
     ("src_key_padding_mask", "08-masks", "pytorchs-masks-true-may-or-may-not"),
