@@ -12,6 +12,8 @@ from transformer import (
     bf16_autocast,
     padding_mask,
 )
+from transformer.beyond.forecaster import Forecaster
+from transformer.beyond.modern import GroupedQueryAttention
 
 # torch.compile reads through code that is checked with every call, and gives up.
 pytestmark = [
@@ -61,13 +63,20 @@ def test_the_whole_model_compiles_into_one_graph(norm_first) -> None:
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
 
 
-def test_the_model_compiles_into_one_graph_in_bf16_too() -> None:
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (small(), (SOURCE, TARGET)),
+        (GroupedQueryAttention(8, 4, 2), (torch.ones(2, 3, 8),) * 3),
+        (Forecaster(2, 1, 8, 2, 12, 1), (torch.arange(12.0).view(2, 6),)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_model_compiles_into_one_graph_in_bf16_too(model, inputs) -> None:
     torch.compiler.reset()
-    model = small()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with bf16_autocast("cpu"):
-        found, expected = compiled(SOURCE, TARGET), model(SOURCE, TARGET)
-    assert found.dtype == expected.dtype == torch.bfloat16
+        found, expected = compiled(*inputs), model(*inputs)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
 
 

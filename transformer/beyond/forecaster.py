@@ -5,6 +5,7 @@ Made from book/18-not-only-words.md: edit the chapter, not this file.
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -93,7 +94,8 @@ class Forecaster(nn.Module):
 
     def forward(self, history: Float[Tensor, "batch length"]) -> Forecast:
         _require_history(history, self.patch_size)
-        patches = history.unflatten(1, (-1, self.patch_size))
+        # torch.compile cannot read the method of this name under `bf16_autocast`.
+        patches = torch.unflatten(history, 1, (-1, self.patch_size))
         x = self.position(self.embedding(patches))  # (batch, patches, d_model)
         last = self.encoder(x)[:, -1]  # has attended to every other
         mean, log_std = self.output(last).chunk(2, dim=-1)

@@ -179,6 +179,16 @@ for run in decoding["runs"]:
     if run["batch"] == 32:
         run["compiled_ahead"]["MarianMT"]["median"] = 1.0
 
+# %% claim: In the medians of all runs but the last the compiled
+# null: level with MarianMT in the newest run
+for run in newest["runs"]:
+    run["compiled_ahead"]["MarianMT"]["median"] = 1.0
+
+# %% claim: In the medians of all runs but the last the compiled
+# null: level with MarianMT on the Intel processor
+for run in fourth["runs"]:
+    run["compiled_ahead"]["MarianMT"]["median"] = 1.0
+
 # %% claim: Sampling on one thread
 # null: level with MarianMT
 for run in sampling["runs"]:
