@@ -113,8 +113,8 @@ def timeless(folder):
 
 def assert_same_run(folder, whole):
     """The same to the last bit: state, kept weights, metrics; and no other files."""
-    names = {path.name for path in whole.iterdir()}
-    assert {path.name for path in folder.iterdir()} == names
+    found, names = ({path.name for path in each.iterdir()} for each in (folder, whole))
+    assert found == names, f"{folder}: {found ^ names}"
     states = (read_training_state(newest(each)) for each in (folder, whole))
     assert equal(*states)
     for path in whole.glob("*.safetensors"):

@@ -162,6 +162,24 @@ def test_left_after_any_step_it_goes_on_to_the_same_bits(
     assert_same_run(tmp_path, whole_run)
 
 
+def test_left_before_its_last_removal_of_a_checkpoint(
+    dataset, whole_run, tmp_path, monkeypatch
+):
+    def interrupt(path):
+        if os.fspath(path).endswith("training-00000010.pt"):
+            raise KeyboardInterrupt
+        unlink(path)
+
+    unlink = os.unlink
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_steps(dataset, tmp_path)
+    assert newest(tmp_path).name == "training-00000015.pt"
+    assert run_steps(dataset, tmp_path) == ([], [])
+    assert_same_run(tmp_path, whole_run)
+
+
 # Damaged, full, taken
 
 

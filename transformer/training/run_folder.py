@@ -315,6 +315,7 @@ class RunFolder:
             for path in self.checkpoints():
                 if int(path.stem.partition("-")[2]) > step:
                     path.unlink()
+            self._remove(_CHECKPOINT, keep=2)  # killed before it came to that
             text = "".join(map(_metrics_line, kept))
             write_atomically(self.path / "metrics.jsonl", text.encode())
         return max((each.seconds for each in kept), default=0.0)
