@@ -127,23 +127,23 @@ MultiHeadAttention.weights = (
 size_of = size
 size = lambda layer: layer.num_heads * size_of(layer)
 
-# %% claim: On held-out pairs the best
+# %% claim: On held-out pairs, with these codes
 # null: one head does as well
 trained["1 head"] = trained["2 heads"]
 
-# %% claim: On held-out pairs the best
+# %% claim: On held-out pairs, with these codes
 # null: a split input does as well
 trained["2 heads, input split"] = trained["2 heads"]
 
-# %% claim: On held-out pairs the best
+# %% claim: On held-out pairs, with these codes
 # null: the output map makes no difference
 trained["2 heads, no output_proj"] = trained["2 heads"]
 
-# %% claim: On held-out pairs the best
+# %% claim: On held-out pairs, with these codes
 # null: the feed-forward network fits no more
 trained["1 head, feed-forward"] = trained["1 head"]
 
-# %% claim: On held-out pairs the best
+# %% claim: On held-out pairs, with these codes
 # null: one head fits the training pairs alone
 trained["1 head"] = [(1.0, unseen) for _, unseen in trained["1 head"]]
 

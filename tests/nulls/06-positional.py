@@ -155,27 +155,27 @@ along = along.mean().expand(2)
 randn = torch.randn
 torch.randn = lambda *shape: randn(shape[0], 1).expand(shape)
 
-# %% claim: At positions 40 to 59 the learned
+# %% claim: At positions 40 to 59, with 64 features
 # null: positions make no difference: as with none
 runs = dict.fromkeys(runs, runs["none"])
 
-# %% claim: At positions 40 to 59 the learned
+# %% claim: At positions 40 to 59, with 64 features
 # null: the larger bias makes no difference
 bias_larger = runs["relative"][:, 2].tolist()
 
-# %% claim: At positions 40 to 59 the learned
+# %% claim: At positions 40 to 59, with 64 features
 # null: without positions it recalls less than with a learned table
 runs["none"] = runs["none"] / 3
 
-# %% claim: At positions 40 to 59 the learned
+# %% claim: At positions 40 to 59, with 64 features
 # null: none does it too
 runs["none"] = runs["learned"]
 
-# %% claim: At positions 40 to 59 the learned
+# %% claim: At positions 40 to 59, with 64 features
 # null: sines go on where they were not trained
 runs["sines"] = runs["sines, trained anywhere"]
 
-# %% claim: At positions 40 to 59 the learned
+# %% claim: At positions 40 to 59, with 64 features
 # null: training anywhere makes no difference
 runs["learned, trained anywhere"] = runs["learned"]
 

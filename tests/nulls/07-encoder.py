@@ -102,7 +102,7 @@ of_queries = dict.fromkeys(of_queries, 0.0)
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
-# %% claim: From PyTorch's initial weights, with neither
+# %% claim: From PyTorch's initial weights, the gradient falls
 # null: additions make no difference
 for table in (gradient, position, differences):
     for kind, other in (
@@ -111,18 +111,18 @@ for table in (gradient, position, differences):
     ):
         table["PyTorch's default", kind] = table["PyTorch's default", other]
 
-# %% claim: From PyTorch's initial weights, with neither
+# %% claim: From PyTorch's initial weights, the gradient falls
 # null: the initial weights make no difference
 for kind in kinds:
     gradient["PyTorch's default", kind] = gradient["Xavier", kind]
 
-# %% claim: From PyTorch's initial weights, with neither
+# %% claim: From PyTorch's initial weights, the gradient falls
 # null: the queries have gradient without additions, too
 of_queries["PyTorch's default", "norms only"] = of_queries[
     "PyTorch's default", "as in the paper"
 ]
 
-# %% claim: From PyTorch's initial weights, with neither
+# %% claim: From PyTorch's initial weights, the gradient falls
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 

@@ -63,15 +63,15 @@ self_weights, cross_weights = look(Translator(), sources[1:2], written)
 # null: word for word in the order of the French
 cross_weights = torch.eye(6)[:, :5][None]
 
-# %% claim: Without shift or mask
+# %% claim: From each of these three seeds, without shift
 # null: neither makes a difference
 results["no shift"] = results["no causal mask"] = results["as it should be"]
 
-# %% claim: Without shift or mask
+# %% claim: From each of these three seeds, without shift
 # null: head 1 of every seed is that of the first
 results["as it should be"] = results["as it should be"][:1] * 3
 
-# %% claim: Without shift or mask
+# %% claim: From each of these three seeds, without shift
 # null: the loss shows it: as with the source hidden
 results["no causal mask"] = results["source hidden"]
 

@@ -34,17 +34,17 @@ def sum(gradients):
 # null: the tables are not tied
 Transformer._tie = lambda *_: None
 
-# %% claim: After forty steps the loss
+# %% claim: After forty steps at a rate
 # null: every start learns as Xavier's does
 memorised = dict.fromkeys(memorised, memorised["Xavier"])
 
-# %% claim: After forty steps the loss
+# %% claim: After forty steps at a rate
 # null: no start learns
 memorised = {
     n: [(a, a, model) for a, _, model in runs] for n, runs in memorised.items()
 }
 
-# %% claim: After forty steps the loss
+# %% claim: After forty steps at a rate
 # null: zeros are left as tiny weights are
 memorised["zero"] = memorised["normal, std 0.001"]
 
@@ -128,6 +128,6 @@ loaded = Transformer(model.config).eval()
 # null: equal tables, not tied
 loaded.output.weight = nn.Parameter(loaded.output.weight.clone())
 
-# %% claim: Of probabilities in place of logits
+# %% claim: With probabilities in place of logits
 # null: logits that may be as large as they like
 F.one_hot = lambda ids, size: 100 * torch.eye(size)[ids]

@@ -123,12 +123,12 @@ shares[1.0] = [shares[1.0][2]] * 5
 # null: the sentence that greedy search finds
 cat = greedy
 
-# %% claim: On the way to the winner
+# %% claim: On its way the winner
 # null: the tree of greedy search
 branches, winner = tree(hard, beam_size=1)
 view = BeamTree(branches, winner, title="")
 
-# %% claim: On the way to the winner
+# %% claim: On its way the winner
 # null: an easy sentence
 branches, winner = tree(source[0].tolist(), beam_size=3)
 view = BeamTree(branches, winner, title="")

@@ -169,12 +169,12 @@ tiny = lambda runs, kept: dict.fromkeys(rates_of(runs, kept=kept), 1.0)
 median = {"ahead": {"compiled": {"median": 1.0}}}
 results = lambda name: {"runs": [median]}
 
-# %% claim: Keeping memory makes
+# %% claim: Keeping memory, at width 128
 # null: memory kept makes no difference
 rates_of = tiny
 tiny = lambda runs, kept: rates_of(runs, kept=False)
 
-# %% claim: Keeping memory makes
+# %% claim: Keeping memory, at width 128
 # null: it brings ours what it brings the tutorial's model
 rates_of = tiny
 tiny = lambda runs, kept: {
