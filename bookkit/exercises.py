@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bookkit.hints import described, raised
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -101,11 +103,15 @@ def numbers(answer: Any, wanted: str) -> list[float]:
     """The numbers of an answer: a tensor's, an array's or those of any series."""
     if answer is None or answer is ...:
         raise _UnansweredError
-    if isinstance(answer, Tensor):
+    if isinstance(answer, Tensor) or type(answer).__name__ == "ndarray":
         answer = answer.flatten().tolist()
     if isinstance(answer, str | Mapping) or not isinstance(answer, Iterable):
         raise Refused(f"Give back {wanted}.")
-    return [number(one) for one in answer]
+    found = []
+    for one in answer:
+        row = isinstance(one, list | tuple) or type(one).__name__ == "ndarray"
+        found += numbers(one, wanted) if row else [number(one)]
+    return found
 
 
 def tensor(answer: Any, wanted: str = "a tensor") -> Tensor:
@@ -194,44 +200,12 @@ def explain(
         return f"These are whole numbers, {answer.dtype}: the decimals are lost."
     found, wanted = answer.double(), expected.double()
     factor = ((found * wanted).sum() / wanted.square().sum()).item()
-    if found.numel() > 1 and abs(factor) > 0.01 and near(found, factor * wanted):
-        return f"Every number is {factor:.3g} times what it should be."
+    times = f"{factor:.3g}"
+    alike = abs(factor) > 0.01 and times != "1" and near(found, factor * wanted)
+    if alike and found.numel() > 1:
+        return f"Every number is {times} times what it should be."
     gap = (found - wanted).abs().max().item()
     return f"The numbers are off by up to {gap:.2g}."
-
-
-_HINTS = {
-    "shapes cannot be multiplied": "The inner sizes of a matrix product differ: does "
-    "one of the two want transposing, or do they stand in the wrong order?",
-    "Expected size for first two dimensions": "The inner sizes of a matrix product "
-    "differ: does one of the two want transposing?",
-    "size mismatch, got": "The sizes of a product differ: does the matrix want "
-    "transposing, or do the two stand in the wrong order?",
-    "inconsistent tensor size": "Two vectors of different lengths have no dot product.",
-    "must match the size of tensor": "Two shapes do not fit side by side: is an axis "
-    "of size 1 missing, as keepdim=True keeps it?",
-    "The shape of the mask": "Indexing needs a mask of the tensor's own shape: "
-    "masked_fill and where broadcast it.",
-    "have the same dtype": "Two tensors hold numbers of different precision.",
-    "one element tensors can be converted": "`math` works on one number: torch.tanh, "
-    "torch.exp and the like work on whole tensors.",
-    "unsupported operand type(s) for @": "Both sides of @ must be tensors: begin with "
-    "one, such as torch.zeros(3).",
-    "more than one value is ambiguous": "`and`, `or` and `not` need a single truth "
-    "value: `&`, `|` and `~` work entry by entry.",
-    "must be Tensor, not": "It takes a tensor, which torch.tensor(…) makes.",
-    "math domain error": "`math.log` takes only numbers above 0, and `math.sqrt` none "
-    "below 0.",
-    "bitwise_and": "`&` needs booleans on both sides: dtype=torch.bool makes them.",
-}
-
-
-def _raised(error: Exception) -> str:
-    """An exception of the reader's code in a line, and what often lies behind it."""
-    text = str(error)
-    hint = next((hint for words, hint in _HINTS.items() if words in text), "")
-    message = f"your code raised {type(error).__name__}{text and f': {text}'}"
-    return f"{message.rstrip('.')}. {hint}" if hint else message
 
 
 def _copied(value: Any) -> Any:
@@ -283,20 +257,34 @@ class _Asked:
     errors: list[Exception] = field(default_factory=list)
     gave: list[Any] = field(default_factory=list)
     spoilt: str = ""
+    first: tuple[Any, ...] = ()
+    example: str = ""
+
+    def _differs(self, args: tuple[Any, ...]) -> str:
+        """What is new in the arguments since the first call, in words."""
+        both = [tuple(map(described, each)) for each in (self.first, args)]
+        return ", ".join(
+            _parameter(self.answer, position) + new
+            for position, (old, new) in enumerate(zip(*both, strict=False))
+            if old != new
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         copies = [_copied(value) for value in args]
+        self.first = self.first or args
         try:
             result = self.answer(*copies, **kwargs)
         except Exception as error:
             self.errors.append(error)
+            self.example = self._differs(args) if self.gave else ""
             raise
         for position, (copy, value) in enumerate(zip(copies, args, strict=True)):
             if not self.spoilt and _changed(copy, value):
                 self.spoilt = _parameter(self.answer, position)
         if result is None and not _does_nothing(self.answer):
             raise Refused("Your function gives back None: is `return` missing?")
-        if result is None or result is ...:
+        parts = result if isinstance(result, list | tuple) else [result]
+        if result is None or any(part is ... for part in parts):
             raise _UnansweredError
         self.gave.append(result)
         return result
@@ -326,7 +314,7 @@ def exercise(check: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
             return wrong(str(refused))
         except Exception as error:
             if asked and any(error is one for one in asked.errors):
-                return wrong(_raised(error))
+                return wrong(raised(error, asked.example))
             if asked and asked.gave:
                 kind = _named(asked.gave[-1])
                 return wrong(f"Your function gave back {kind}: not what is asked for.")

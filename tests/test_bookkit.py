@@ -211,6 +211,46 @@ def test_a_long_exception_still_makes_one_line() -> None:
     assert said == "✗ your code raised RuntimeError: sizes differ: 2 3"
 
 
+@exercise
+def check_sizes(answer) -> Verdict:
+    near = answer(torch.ones(3), 2) == 5 and answer(torch.ones(2, 3), 4) == 10
+    return right("Added.") if near else wrong("Not added.")
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (lambda x, n: x.expand(3).sum() + n, "written in?"),
+        (lambda x, n: (x + torch.ones(len(x) + 1)).sum(), "keepdim=True keeps it?"),
+        (lambda x, n: 5 if n == 2 else (x > 0).mean(), ".double() makes decimals"),
+        (lambda x, n: x.backward(), "requires_grad_()"),
+    ],
+)
+def test_an_exception_comes_with_what_often_lies_behind_it(fails, said) -> None:
+    verdict = repr(check_sizes(fails))
+    assert said in verdict
+    later = "runs on the first example, but for `x` of shape (2, 3), `n` = 4 your code"
+    assert (later in verdict) == ("written" in said or "decimals" in said)
+
+
+def test_a_parameter_is_written_into_without_gradients() -> None:
+    def fails(x, n):
+        torch.nn.Linear(2, 2).weight.mul_(2)
+
+    assert "`with torch.no_grad():`" in repr(check_sizes(fails))
+
+
+def test_where_a_loop_deletes_the_list_grows_shorter() -> None:
+    def fails(x, n):
+        rows = [1, 1]
+        for at in range(2):
+            if n == 4 and rows[at] == 1:
+                del rows[at]
+        return 5
+
+    assert "use `while`" in repr(check_sizes(fails))
+
+
 TOKENS = ["Jane", "visite", "l'Afrique"]
 
 

@@ -172,6 +172,9 @@ def check_each(accuracy_of_each: Callable[[Tensor, Tensor], Any]) -> Verdict:
         "Each is divided by all examples: divide by those with that label.": (
             torch.stack([same[labels == i].sum() for i in (0, 1)]) / len(labels)
         ),
+        "Those are counts: divide each by the number of examples with that label.": (
+            torch.stack([same[labels == i].sum() for i in (0, 1)])
+        ),
         "That is one accuracy for both labels, and a coin may have the same: give "
         "each label its own.": same.mean(),
         "These are the shares of 0 and 1 among the predictions: compare them with the "

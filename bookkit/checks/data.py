@@ -53,6 +53,11 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
             "One position too many in a row: positions count from 0, so a sentence "
             "of 3 words has positions 0, 1 and 2."
         )
+    if answer.equal(positions < lengths[:, None] - 1):
+        return wrong(
+            "One position too few in a row: positions count from 0, so a sentence "
+            "of 3 words has positions 0, 1 and 2."
+        )
     if answer.equal(expected.flip(1)):
         return wrong("The padding is on the left; here it comes after the words.")
     if not answer.equal(expected):
@@ -110,6 +115,11 @@ def check_duplicates(
     def stays(kind: str) -> bool:
         return any(words in kept for words in sentences[kind])
 
+    if kept == training[: len(test)]:
+        return wrong(
+            "Each training sentence was compared with one test sentence, as `zip` "
+            "pairs them: compare it with all of them."
+        )
     if not stays("other"):
         if stays("same"):
             return wrong("Swapped: you return what should be left out.")
@@ -152,6 +162,8 @@ def check_duplicates(
         )
     if len(kept) > sum(words in kept for words in training):
         return wrong("You return some sentences more often than training has them.")
+    if len(kept) < sum(words in kept for words in training):
+        return wrong("You also removed a sentence that stands twice in training.")
     return right(
         "What stays differs from every test sentence of its length in at least two "
         "words."

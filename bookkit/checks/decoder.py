@@ -11,6 +11,7 @@ from torch import Tensor
 from bookkit.exercises import (
     Refused,
     Verdict,
+    array,
     blanks,
     exercise,
     holds,
@@ -118,6 +119,12 @@ def check_shift(answer: Callable[[list[list[int]]], Any]) -> Verdict:
             return wrong(f"Right for 2 sentences, but not for {sentences}: {message}")
         if message:
             return wrong(message)
+        if any(part.is_floating_point() for part in (given, wanted)):
+            dtype = str(given.dtype if given.is_floating_point() else wanted.dtype)
+            return wrong(
+                f"Right numbers, but as {dtype.removeprefix('torch.')}: ids are whole "
+                "numbers, dtype=torch.long."
+            )
     return right("Position t reads words up to t and predicts word t + 1.")
 
 
@@ -228,7 +235,7 @@ def check_cross(
         ),
         "Those are the weights: multiply them by the values.": scores.softmax(dim=-1),
     }
-    result = tensor(answer(target, memory, w_q, w_k, w_v))
+    result = array(answer(target, memory, w_q, w_k, w_v))
     if near(result, expected):
         target, memory = torch.randn(2, 5, generator=g), torch.randn(4, 5, generator=g)
         w_q, w_k, w_v = torch.randn(3, 5, 3, generator=g).unbind()

@@ -15,6 +15,7 @@ from bookkit.exercises import (
     near,
     number,
     right,
+    unanswered,
     wrong,
 )
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
@@ -105,6 +106,13 @@ def check_score(log_probability: Callable[[Tensor, Tensor], Any]) -> Verdict:
                 "The product of many small probabilities is rounded to 0: add their "
                 "logarithms."
             )
+        value = float(four.log_softmax(dim=-1).gather(-1, other[:, None]).sum())
+        if not math.isclose(low, value, rel_tol=1e-3):
+            return wrong(
+                f"Where every label is very improbable, it is {value:.2f}; got "
+                f"{low:.2f}. Nothing is added to a probability: log_softmax needs no "
+                "epsilon."
+            )
         return right("Probabilities multiply, logarithms add, and the end counts.")
     for value, message in known.items():
         if math.isclose(answer, value, abs_tol=1e-4):
@@ -117,7 +125,7 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
     """Exercise: the k best continuations of k hypotheses, by row and token."""
     totals = torch.tensor([-2.0, -2.1, -2.6])
     probabilities = torch.tensor(
-        [[0.19, 0.29, 0.32, 0.2], [0.51, 0.02, 0.34, 0.13], [0.35, 0.05, 0.08, 0.52]]
+        [[0.04, 0.3, 0.34, 0.32], [0.5, 0.02, 0.36, 0.12], [0.37, 0.04, 0.08, 0.51]]
     )
     logs = probabilities.log()
     flat = totals[:, None] + logs
@@ -129,8 +137,11 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         return [divmod(index, vocabulary) for index in order]
 
     answer = beam_step(totals.clone(), logs.clone())
+    if isinstance(answer, tuple | list) and any(each is ... for each in answer):
+        return unanswered()
     try:
-        rows, tokens = (torch.as_tensor(each).flatten().tolist() for each in answer)
+        both = [torch.as_tensor(each).flatten() for each in answer]
+        rows, tokens = (each.tolist() for each in both)
     except (TypeError, ValueError):
         return wrong("Return two tensors, the rows and the tokens.")
     if len(rows) != 3 or len(tokens) != 3:
@@ -159,6 +170,7 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         "You added probabilities. They multiply, and their logarithms add.": best(
             totals.exp()[:, None] + probabilities
         ),
+        "You multiplied logarithms: they add.": best(totals[:, None] * logs),
         "These are the least probable continuations.": best(-flat),
         "These are the tokens and then the rows: return the rows first.": [
             (token, row) for row, token in expected
@@ -173,8 +185,11 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ],
     }
     if found == expected:
-        if any(row != int(row) for row in rows):
-            return wrong("A row is a whole number: divide with //.")
+        if any(each.is_floating_point() for each in both):
+            return wrong(
+                "Rows and tokens are indices, whole numbers: divide with //, and take "
+                "the remainder with %."
+            )
         two, three = torch.tensor([-1.0, -0.5]), logs[:2, :3]
         sizes = (
             "It fails with two hypotheses and three tokens: read the sizes from the "

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bookkit.exercises import (
+    Refused,
     Verdict,
     array,
     exercise,
@@ -136,7 +137,10 @@ def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> 
 
     def found(ids: Tensor, vocab_size: int, tied: bool) -> list[int]:
         answer = rows_with_gradient(ids, vocab_size, tied)
-        return sorted({int(number(one, "an id, a whole number")) for one in answer})
+        rows = [int(number(one, "an id, a whole number")) for one in answer]
+        if len(rows) == vocab_size and set(rows) <= {0, 1}:
+            raise Refused("That is a mask: give the ids.")
+        return sorted(set(rows))
 
     alone, tied = found(ids, 8, False), found(ids, 8, True)
     looked_up, everything = [1, 2, 4, 6], list(range(8))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bookkit.exercises import (
     Verdict,
+    array,
     exercise,
     explain,
     holds,
@@ -42,9 +43,6 @@ def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
         mistakes = {
             "You divided by d - 1, the default of `std` and `var`. Layer norm "
             "divides by d: pass correction=0.": _normed(x, -1, unbiased=True),
-            "You used std, which divides by d - 1, and put epsilon outside the root.": (
-                centred / (x.std(-1, keepdim=True) + 1e-5)
-            ),
             "Epsilon is outside the root: add it to the variance, before the root.": (
                 centred / (spread.sqrt() + 1e-5)
             ),
@@ -74,8 +72,21 @@ def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
                 x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
             ),
         }
-        result = answer(x)
+        mistakes |= {
+            f"Your epsilon is {eps:g}, not 1e-05: that counts where the numbers are "
+            "small.": _normed(x, -1, eps=eps)
+            for eps in (1e-3, 1e-4, 1e-6, 1e-8)
+        }
+        result = array(answer(x))
         if not near(result, expected):
+            tiny = usual / 1000
+            centred = tiny - tiny.mean(-1, keepdim=True)
+            # Only where the numbers are small do the two mistakes differ from one.
+            if holds(answer, [tiny], centred / (tiny.std(-1, keepdim=True) + 1e-5)):
+                return wrong(
+                    "You used std, which divides by d - 1, and put epsilon outside the "
+                    "root: take the variance, with correction=0, and add it there."
+                )
             return wrong(explain(result, expected, mistakes, NAN))
     # nn.LayerNorm(8) is made for one width; a function must read it from x.
     if not isinstance(getattr(answer, "answer", answer), nn.Module):

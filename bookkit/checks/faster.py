@@ -1,6 +1,7 @@
 """Checks for the exercises of chapter 15, What makes it fast?"""
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,9 @@ def check_gradient(gradient: Callable[[Tensor, Tensor, float], Any]) -> Verdict:
         ),
         "You divided ε among the V - 1 wrong words. Here every word gets ε/V, the "
         "right one, too.": (p - (1 - smoothing) * one - smoothing / 4 * (1 - one)),
+        "You divided ε by V - 1: all V words share it, the right one, too.": (
+            p - (1 - smoothing) * one - smoothing / 4
+        ),
         "You divided ε by the number of rows: divide it by V, the size of the "
         "vocabulary.": p - (1 - smoothing) * one - smoothing / 3,
         "ε and 1 − ε are swapped: the right word keeps most of the probability.": (
@@ -158,6 +162,20 @@ class Largest(TorchFunctionMode):
         return made
 
 
+def _held(log_sum_exp: Callable[[list[Tensor]], Any], pieces: list[Tensor]) -> int:
+    """The most bytes that an answer holds outside torch, in arrays and in lists."""
+    traced = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        log_sum_exp(pieces)
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not traced:
+            tracemalloc.stop()
+
+
 @exercise
 def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
     """Exercise: the logarithm of a sum of exponentials, piece by piece."""
@@ -190,6 +208,9 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
         "That is the result of one piece alone. Did you take the largest of the "
         "results? The exponentials of all pieces add up.": parts.max(),
         "That is the largest logit, not the logarithm of the sum.": row.max(),
+        "You subtracted the largest logit and did not add it back.": (
+            expected - row.max()
+        ),
         "You took the mean of the exponentials: take their sum.": (
             expected - math.log(len(row))
         ),
@@ -250,5 +271,12 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
             "The number is right, but the pieces were joined: from five pieces of 64 "
             f"logits you made one tensor of {largest.numbers}. Hold one piece at a "
             "time."
+        )
+    # In four bytes each, all numbers take 256,000; those of one piece, 1,000.
+    many = [torch.linspace(-1, 1, 250) for _ in range(256)]
+    if _held(log_sum_exp, many) > 200_000:
+        return wrong(
+            "The number is right, but the pieces were joined, in a list or an array. "
+            "Hold one piece at a time."
         )
     return right("One number stands for all earlier pieces.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bookkit.exercises import (
     Verdict,
@@ -63,6 +64,9 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
         ),
         float((-surprise.mean()).exp()): (
             "That is the inverse of the perplexity: the surprise has a minus sign."
+        ),
+        float(F.cross_entropy(logits.softmax(dim=-1), labels).exp()): (
+            "You applied softmax twice: cross_entropy and log_softmax want the logits."
         ),
         float(across.mean().exp()): (
             "Your softmax runs over the positions: it should run over the vocabulary."
@@ -196,8 +200,8 @@ def check_induction(induction_scores: Callable[[Tensor, int], Any]) -> Verdict:
     mistakes = {
         "That is the weight on the earlier occurrence itself: take the token after "
         "it.": at(t, t - period),
-        "That is the weight on the token before the earlier occurrence: take the one "
-        "after it.": at(t, (t - period - 1).clamp(min=0)),
+        "One column too far: the token after the earlier occurrence is at t - period + "
+        "1.": at(t, t - period + 2),
         "That is the weight on the previous token, whatever it is: take the one "
         "after the earlier occurrence.": at(t, t - 1),
         "You included the last position of the first half, which repeats nothing.": (
@@ -214,6 +218,13 @@ def check_induction(induction_scores: Callable[[Tensor, int], Any]) -> Verdict:
         ),
     }
     answer = induction_scores(weights.clone(), period)
+    before = weights.diagonal(-period - 1, dim1=1, dim2=2).mean(dim=-1)
+    early = at(t, t - period - 1), at(t, (t - period - 1).clamp(min=0)), before
+    if any(near(answer, each) for each in early):
+        return wrong(
+            "That is the weight on the token before the earlier occurrence: take the "
+            "one after it."
+        )
     if not near(answer, expected):
         on_nan = (
             "Some entries are NaN, as the mean of no entries is. Which positions did "

@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from bookkit.exercises import (
     Verdict,
+    array,
     exercise,
     number,
     right,
-    tensor,
     truth,
     wrong,
 )
@@ -21,7 +21,7 @@ from bookkit.exercises import (
 def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
     """Exercise: padding and causal mask in one, (batch, 1, length, length)."""
     ids = torch.tensor([[4, 5, 1, 7, 8], [3, 3, 2, 9, 5], [0, 9, 5, 3, 3]])
-    answer = tensor(both_masks(ids, 3), "a tensor of booleans")
+    answer = array(both_masks(ids, 3), "a tensor of booleans")
     past = torch.ones(5, 5, dtype=torch.bool).tril()
     words = (ids != 3)[:, None, None, :]
     mask = words & past
@@ -48,9 +48,8 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
     if torch.equal(answer, mask):
         # another padding id, so that 3 cannot be built in
         other = torch.tensor([[7, 3, 0]])
-        if torch.equal(
-            both_masks(other, 0), (other != 0)[:, None, None, :] & past[:3, :3]
-        ):
+        wanted = (other != 0)[:, None, None, :] & past[:3, :3]
+        if torch.equal(array(both_masks(other, 0)), wanted):
             return right("A query may attend to a key only if both masks allow it.")
         return wrong("Right for padding id 3, but not for 0: use pad_id.")
     if torch.equal(answer, ~mask):
@@ -74,6 +73,11 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
         )
     if torch.equal(answer, words & ~past):
         return wrong("Your triangle allows the future alone: <= became >.")
+    if torch.equal(answer, ~words & ~past):
+        return wrong(
+            "Both masks are inverted, True for what is hidden, and joined with &: True "
+            "must mean may attend."
+        )
     if torch.equal(answer, ~words & past):
         return wrong("You allow the padding and mask the words: != became ==.")
     if torch.equal(answer, words.transpose(-2, -1) & past):
@@ -84,7 +88,7 @@ def check_both(both_masks: Callable[[Tensor, int], Tensor]) -> Verdict:
     if torch.equal(answer, words & words.transpose(-2, -1) & past):
         real = torch.tensor([True, True, False])
         wanted = (real & real[:, None] & past[:3, :3])[None, None]
-        if not torch.equal(both_masks(torch.tensor([[7, 3, 0]]), 0), wanted):
+        if not torch.equal(array(both_masks(torch.tensor([[7, 3, 0]]), 0)), wanted):
             return wrong("Right for padding id 3, but not for 0: use pad_id.")
         return right(
             "You also masked padded queries. That changes no real word, but those "
@@ -253,7 +257,7 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
 def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
     """Exercise: a causal mask that reaches `window` tokens and no more."""
     for length, window in ((6, 3), (5, 2), (4, 9)):
-        answer = tensor(window_mask(length, window), "a tensor of booleans")
+        answer = array(window_mask(length, window), "a tensor of booleans")
         ahead = torch.arange(length) - torch.arange(length)[:, None]
         mask = (ahead <= 0) & (ahead > -window)
         if answer.dtype != torch.bool or answer.shape != mask.shape:
@@ -304,9 +308,10 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
             reach, layers = ((sees @ reach) > 0).float(), layers + 1
         answer = number(layers_needed(length, window), "a whole number of layers")
         if answer != layers:
-            if answer == (length - 1) // (window - 1):
+            places = (length - 1) / (window - 1)
+            if answer in (places, (length - 1) // (window - 1)):
                 return wrong("Round up: the remainder needs a layer of its own.")
-            if answer == (length - 1) / (window - 1) - 1:
+            if answer == places - 1:
                 return wrong(
                     "One layer too few: the first layer, too, carries information "
                     "over window - 1 places, from the first token."
@@ -316,8 +321,11 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
                     "A layer carries information over window - 1 places, because the "
                     "window includes the position itself."
                 )
-            if length > 1 and answer == -(-length // (window - 1)):
-                return wrong("The first token is length - 1 places away, not length.")
+            if length > 1 and answer in (places + 1, length / (window - 1)):
+                return wrong(
+                    "One layer too many where it divides evenly: the first token is "
+                    "length - 1 places away, not length. Divide, and round up."
+                )
             return wrong(
                 f"Measured for length {length} and window {window}: {layers} layers, "
                 f"not {answer:g}."

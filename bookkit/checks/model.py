@@ -170,29 +170,23 @@ def check_cost(answer: Mapping[str, Any]) -> Verdict:
 def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict:
     """The mean loss of the next word over all labels that are not padding."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(256)  # no two of the losses below are nearly the same
         config = TransformerConfig(11, 11, d_model=8, num_heads=2, d_ff=12)
         model = Transformer(config).eval()
         source = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]])
         target = torch.tensor([[1, 3, 4, 5, 6, 2], [1, 7, 2, 0, 0, 0]])
 
-        def loss(
-            given: Tensor, labels: Tensor, ignore: int = 0, reduce: str = "mean"
-        ) -> Tensor:
-            flat = model(source, given).flatten(0, 1)
-            return F.cross_entropy(
-                flat, labels.flatten(), ignore_index=ignore, reduction=reduce
-            )
+        def loss(given: Tensor, labels: Tensor, ignore: int = 0) -> Tensor:
+            rows = model(source, given).flatten(0, 1)
+            return F.cross_entropy(rows, labels.flatten(), ignore_index=ignore)
 
         first, last = target[:, :-1], target[:, 1:]
         logits = model(source, first)
+        probabilities = logits.flatten(0, 1).softmax(dim=-1)
         expected = loss(first, last)
-        by_sentence = torch.stack(
-            [
-                F.cross_entropy(model(s[None], t[None, :-1])[0], t[1:], ignore_index=0)
-                for s, t in zip(source, target, strict=True)
-            ]
-        ).mean()
+        total = expected * (last != 0).sum()
+        pairs = zip(logits, last, strict=True)
+        by_sentence = [F.cross_entropy(z, y, ignore_index=0) for z, y in pairs]
         mistakes = {
             "Padding is counted: skip the labels that are 0.": loss(first, last, -100),
             "There is no shift: the label of each word is the word itself.": (
@@ -204,14 +198,15 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
             "The shift goes the wrong way: the label is the word before.": (
                 loss(last, first)
             ),
-            "That is the sum: divide by the number of labels that are not padding.": (
-                loss(first, last, reduce="sum")
+            "Shifted by two: position t predicts word t + 2.": (
+                loss(first[:, :-1], last[:, 1:])
             ),
-            "You divided the sum by all labels, padding included.": (
-                loss(first, last, reduce="sum") / last.numel()
-            ),
+            "That is the sum: divide by the number of labels except padding.": total,
+            "You divided by all labels, padding included.": total / last.numel(),
+            "You divided the sum by the number of sentences: divide by the number of "
+            "labels that are not padding.": total / len(target),
             "You averaged the losses of the sentences: a word of a short sentence "
-            "then weighs more.": by_sentence,
+            "then weighs more.": torch.stack(by_sentence).mean(),
             "The sign is wrong: a loss is minus a log probability.": -expected,
             "view() reads the numbers in another order: use transpose(1, 2), or "
             "flatten.": F.cross_entropy(
@@ -221,17 +216,16 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
                 F.cross_entropy(logits[first != 0], last[first != 0])
             ),
             "<bos> is no label: divide by the number of labels that are not padding.": (
-                loss(first, last, reduce="sum") / (target != 0).sum()
+                total / (target != 0).sum()
             ),
             "The model reads the labels: give it all but the last word, <bos> first.": (
                 loss(last, last)
             ),
             "You applied a softmax; cross_entropy applies its own, to logits.": (
-                F.cross_entropy(
-                    logits.flatten(0, 1).softmax(dim=-1),
-                    last.flatten(),
-                    ignore_index=0,
-                )
+                F.cross_entropy(probabilities, last.flatten(), ignore_index=0)
+            ),
+            "The logarithm is missing: nll_loss wants what log_softmax gives.": (
+                F.nll_loss(probabilities, last.flatten(), ignore_index=0)
             ),
             "You left out <eos>: the model must learn to stop.": (
                 loss(first, last.masked_fill(last == 2, 0))
@@ -240,20 +234,17 @@ def check_loss(answer: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Verdict
         try:
             given = answer(model, source, target)
         except (RuntimeError, ValueError) as error:
-            if "target size" in str(error):
-                return wrong(
-                    "cross_entropy expects the classes in axis 1, where yours has "
-                    "the positions: flatten logits and labels first."
-                )
-            if "target batch_size (2)" in str(error):
-                return wrong(
-                    "The logits are flat and the labels are not: flatten both."
-                )
-            if "batch_size" in str(error):
-                return wrong(
-                    "There are not as many rows as labels: the model reads all but "
-                    "the last word, and the labels are all but the first."
-                )
+            reasons = {
+                "target size": "cross_entropy expects the classes in axis 1, where "
+                "yours has the positions: flatten logits and labels first.",
+                "target batch_size (2)": "The logits are flat and the labels are not: "
+                "flatten both.",
+                "batch_size": "There are not as many rows as labels: the model reads "
+                "all but the last word, and the labels are all but the first.",
+            }
+            for words, reason in reasons.items():
+                if words in str(error):
+                    return wrong(reason)
             raise
     if isinstance(given, Tensor) and given.dim() and given.numel() > 1:
         return wrong(f"A loss is one number, got shape {tuple(given.shape)}.")
@@ -291,15 +282,15 @@ class _LastDigits(Transformer):
 
 
 class _Moved(Transformer):
-    """A model whose logits of two words move with the share of padding."""
+    """A model whose logits, or those of two words, move with the share of padding."""
 
-    moves = torch.zeros(2)
+    moves, factor = torch.zeros(2), torch.ones(())
 
     def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         logits = super().forward(source_ids, target_ids).clone()
         share = (source_ids == 0).float().mean(dim=-1)[:, None, None]
         logits[..., 3:5] += share * self.moves
-        return logits
+        return logits * self.factor**share
 
 
 def _models(seed: int) -> dict[str, Transformer]:
@@ -336,7 +327,14 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         for moves in (9.0, -9.0), (0.09, -0.09), (0.09, 0.09), (-0.09, -0.09):
             whole.__class__, whole.moves = _Moved, torch.tensor(moves)
             sees.append(truth(answer(whole)))
+        whole.moves, whole.factor = torch.zeros(2), torch.tensor(100.0)
+        sees_all_grow = truth(answer(whole))
     intact, cross, encoder = (found[name] for name in ("right", "cross", "encoder"))
+    if intact == {False} and sees[0] and not sees_all_grow:
+        return wrong(
+            "Compare logits, not the most probable word: a fault may move all of them "
+            "and leave the largest in its place."
+        )
     if (intact, cross, encoder) == ({False}, {True}, {True}):
         if not sees[0]:
             return wrong(

@@ -70,6 +70,11 @@ def check_question(query_weight: Tensor) -> Verdict:
                 "All entries are 0, so all scores are 0 and every word gets the same "
                 "weight."
             )
+        if query_weight.any() and not (query_weight[2].any() or query_weight[4:].any()):
+            return wrong(
+                "The row of places is empty, so l'Afrique has no query: you filled "
+                "another row."
+            )
         row = ", ".join(f"{weight:.2f}" for weight in attended[2].tolist())
         if weights(8 * query_weight)[2, 1] >= 0.9:
             got = f"The weight on visite is only {attended[2, 1]:.2f}"
@@ -159,6 +164,7 @@ def _sizes(multi_head: Callable[..., Any], *sizes: int) -> Verdict:
         (d_v, "√d_v"),
         (d_model, "√d_model"),
         (1, "nothing"),
+        (1 / d_k, "1/√d_k, which multiplies"),
         (d_k**2, "d_k"),
         (d_model / heads, "√(d_model / h)"),
         (d_model // heads, "√(d_model / h)"),
@@ -203,10 +209,12 @@ def _sizes(multi_head: Callable[..., Any], *sizes: int) -> Verdict:
             "reshape does not put the matrices side by side. Move the heads behind "
             "d_model first: w_q.transpose(0, 1).flatten(1)."
         )
-    if near(
-        answer, joined((x @ w_q) @ (x @ w_k).mT / math.sqrt(d_k) @ (x @ w_v)) @ w_o
-    ):
-        return wrong("The softmax is missing: scores are not yet weights.")
+    for scale, also in (d_k, "."), (1, ", and the scale is, too."):
+        scores = (x @ w_q) @ (x @ w_k).mT / math.sqrt(scale)
+        if near(answer, joined(scores @ (x @ w_v)) @ w_o):
+            return wrong(f"The softmax is missing: scores are not yet weights{also}")
+    if near(answer, joined(mixed()) @ w_o / heads):
+        return wrong("You took the mean over the heads: their terms add up.")
     if near(answer, joined(mixed().flip(0)) @ w_o):
         return wrong(
             "The heads are joined in the reverse order: the first d_v rows of w_o "

@@ -10,12 +10,12 @@ from torch import Tensor
 from bookkit.exercises import (
     Refused,
     Verdict,
+    array,
     exercise,
     explain,
     near,
     numbers,
     right,
-    tensor,
     wrong,
 )
 
@@ -187,7 +187,7 @@ def check_join(join: Callable[[Tensor, int], Tensor]) -> Verdict:
         image = torch.arange(length**2).float().view(length, length) + 11.5
         grid = image.view(side, size, side, size).transpose(1, 2)
         patches = grid.reshape(side**2, size**2)
-        answer = tensor(join(patches, size), "the image")
+        answer = array(join(patches, size), "the image")
         if near(answer, image):
             continue
         inner = grid.mT.transpose(1, 2).reshape(length, length)
@@ -200,6 +200,12 @@ def check_join(join: Callable[[Tensor, int], Tensor]) -> Verdict:
             "The patches are laid out column by column: they should be laid out row "
             "by row.": outer,
             "The whole image is transposed.": image.mT,
+            "The two sizes are exchanged: the grid of patches comes first, then the "
+            "numbers within a patch.": (
+                patches.reshape(size, size, side, side)
+                .transpose(1, 2)
+                .reshape(length, length)
+            ),
         }
         return wrong(explain(answer, image, mistakes))
     return right(

@@ -76,6 +76,10 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
             "The exponent has the wrong sign: later clocks turn slower, not faster.",
         ),
         (
+            _table(length, 2 * (pair + 1) / d_model),
+            "Pairs are counted from 0: in the first, i = 0, the rate is 1.",
+        ),
+        (
             _table(length, 2 * pair / d_model, first=1),
             "Positions start at 0, not at 1.",
         ),
@@ -218,9 +222,11 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     sizes = [3, 1, 1, 4, 1]
     chunks = list(text.split(sizes, dim=1))
     calls: list[Any] = []
+    ran: list[Any] = []
     encode.register_forward_hook(lambda *call: calls.append(call))
+    encode.dropout.register_forward_hook(lambda *call: ran.append(call))
     answer = encode_chunks(encode, chunks)
-    called = len(calls)
+    called, forwards = len(calls), len(ran)
     if not isinstance(answer, list | tuple) or len(answer) != len(chunks):
         return wrong("A list is wanted, with one tensor for each chunk.")
     parts = [tensor(part, "a list of tensors") for part in answer]
@@ -237,6 +243,8 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     starts = [0, *ends[:-1]]
     if near(answer, from_starts(starts)):
+        if forwards and not called:
+            return wrong("Call encode(chunk, start=…), not encode.forward(…).")
         if not called:
             return wrong(
                 "The numbers are right, but you never called `encode`: call it as "

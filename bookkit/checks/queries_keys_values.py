@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -27,8 +26,6 @@ NAN = (
 
 def _numbers(answer: Any, wanted: str) -> Tensor:
     """The reader's list, tuple, array or tensor as one flat tensor."""
-    with suppress(TypeError, ValueError, RuntimeError):  # numbers says what it is
-        answer = torch.as_tensor(answer, dtype=torch.float64)
     return torch.tensor(numbers(answer, wanted), dtype=torch.float64)
 
 

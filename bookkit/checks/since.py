@@ -34,7 +34,8 @@ def check_cache(tokens: Any) -> Verdict:
     if is_near(exact):
         return right("196,608 tokens; with a set for every head it would be 49,152.")
     mistakes = {
-        token: "Those are the bytes of one token: divide 24 GiB by them.",
+        token: "Those are the bytes of one token: divide 24 GiB by them; or, if that "
+        "is what you did, you kept queries as well, a third table.",
         2 * exact: "A factor of 2 is missing: both keys and values are kept, two "
         "tables per layer, and a number in 16 bits takes 2 bytes.",
         4 * exact: "Two factors of 2 are missing: both keys and values are kept, two "
@@ -102,8 +103,9 @@ def check_neighbours(rotate: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         dim=1,
     )
     angle = positions[:, None] * rates
-    first = x[:, 0::2] * angle.cos() - x[:, 1::2] * angle.sin()
-    second = x[:, 1::2] * angle.cos() + first * angle.sin()
+    cos, sin, a, b = angle.cos(), angle.sin(), x[:, 0::2], x[:, 1::2]
+    first = a * cos - b * sin
+    second = b * cos + first * sin
     too_fast = _rotated(x, positions, 1 / rates, neighbours=True)
     if near(answer[:2], too_fast[:2]):  # further on its angles are too large to compare
         return wrong(
@@ -135,6 +137,20 @@ def check_neighbours(rotate: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         (
             _rotated(x, positions, rates.sqrt(), neighbours=True),
             "The exponent is -i / d_k; it should be -2i / d_k.",
+        ),
+        (
+            _rotated(x, positions, rates / 10, neighbours=True),
+            "Pairs are counted from 0: the first turns by one radian a position.",
+        ),
+        (
+            torch.stack((a * sin - b * cos, b * sin + a * cos), dim=-1).flatten(1),
+            "Sine and cosine are exchanged: position 0 must change nothing.",
+        ),
+        (
+            x * cos.repeat(1, 2)
+            + torch.stack((-b, a), -1).flatten(1) * sin.repeat(1, 2),
+            "The angles are laid out in two halves, and the pairs as neighbours: each "
+            "angle belongs twice in a row, as repeat_interleave(2, 1) puts it.",
         ),
         (
             _rotated(x, positions, torch.ones(4), neighbours=True),

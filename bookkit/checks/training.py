@@ -27,7 +27,7 @@ def check_gap(gap: Callable[[int, float], Any]) -> Verdict:
     def least(vocab_size: int, epsilon: float) -> float:
         return math.log1p(vocab_size * (1 - epsilon) / epsilon)
 
-    size, epsilon = 5, 0.2
+    size, epsilon = 5, 0.3  # not 1/5: log(1/ε) would be log V
     answer = gap(size, epsilon)
     if isinstance(answer, float) and answer == math.inf:
         return wrong(
@@ -65,6 +65,9 @@ def check_gap(gap: Callable[[int, float], Any]) -> Verdict:
         ),
         math.log((1 - epsilon) / epsilon): (
             "You compared 1 − ε with all of ε. All V words share ε: V has to appear."
+        ),
+        -math.log(epsilon): (
+            "You compared 1 with all of ε. All V words share ε: V has to appear."
         ),
         own / other: (
             "That is the ratio of two probabilities. A softmax makes it from a "
@@ -184,6 +187,13 @@ def check_clip(clip: Callable[[list[Tensor], float], Any]) -> Verdict:
         return wrong("You divided by the largest number, not by the norm.")
     if times(1 / (5**0.5 + 20**0.5)):
         return wrong("You added up two norms. Add the squares, then take the root.")
+    if times(1 / 20**0.5):
+        return wrong(
+            "You took the largest of the norms: compute one norm of all numbers "
+            "together."
+        )
+    if times(5):
+        return wrong("The factor is upside down: it is max_norm divided by the norm.")
     rounded = ", ".join(f"{value:.3g}" for value in flat)
     return wrong(f"(2, 1) and (2, -4) are five times too long; you returned {rounded}.")
 

@@ -76,6 +76,10 @@ def from_two(query, key, weights):
     return (scores[0, 0] - scores[0, 1]) / (logs[0, 0] - logs[0, 1])
 
 
+def safe(scores, added):
+    return lowered(scores) / (lowered(scores).sum(-1, keepdim=True) + added)
+
+
 def row_by_row(scores):
     """Right for two dimensions only."""
     return torch.stack(
@@ -127,6 +131,7 @@ WRONG = [
         lambda s: stable(s) * stable(s).sum(-1, keepdim=True) / 2,
         "Every number is 0.5 times",
     ),
+    (check_softmax, lambda s: safe(s, 1e-3), "added to the sum"),
     (check_softmax, lambda s: s.softmax(dim=0), "over the first dimension"),
     (check_softmax, lambda s: s.exp() / s.exp().sum(), "all rows together"),
     (check_softmax, lambda s: s / s.sum(-1, keepdim=True), "left out"),
@@ -182,7 +187,8 @@ WRONG = [
     (check_backward, lambda w, g: back(w.softmax(-1), g), "softmax again"),
     (check_backward, lambda w, g: jacobians(w), "the derivatives of each weight"),
     (check_backward, lambda w, g: jacobians(w).sum(1), "They add up to 0"),
-    (check_backward, by_autograd, "its logarithm"),
+    (check_backward, by_autograd, "not for a row of zeros"),
+    (check_backward, lambda w, g: back(w, g) + 0 * w.log(), "its logarithm"),
     (check_backward, lambda w, g: back(w, g).nan_to_num() + (w == 0), "weights of 0"),
     (check_backward, lambda w, g: w * (g - (w * g).sum(-1)), "keepdim"),
     (

@@ -152,6 +152,11 @@ WRONG = [
     (check_each, lambda p, y: each(p, y, group=p), "precision"),
     (check_each, lambda p, y: (p == y).double().mean(), "one accuracy"),
     (check_each, lambda p, y: (p == y).double().mean().item(), "two numbers"),
+    (
+        check_each,
+        lambda p, y: [((p == y) & (y == i)).sum() for i in (0, 1)],
+        "Those are counts",
+    ),
     (check_each, lambda p, y: each(p, y).flip(0), "wrong order"),
     (check_each, lambda p, y: 1 - each(p, y), "error rates"),
     (

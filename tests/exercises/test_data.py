@@ -62,6 +62,14 @@ def within_training(training, test):
     return kept
 
 
+def each_once(training, test):
+    kept = []
+    for one in keep_unless(near_duplicate)(training, test):
+        if one not in kept:
+            kept.append(one)
+    return kept
+
+
 def fill(fits, sort=lambda n: -n):
     """Greedy filling; `fits` gets a batch's lengths, with the one to be added."""
 
@@ -126,6 +134,12 @@ def test_model_solutions_are_right(check, answer):
     ("check", "answer", "key"),
     [
         (check_lengths, lambda n: torch.arange(4) <= n[:, None], "One position too"),
+        (check_lengths, lambda n: torch.arange(4) < n[:, None] - 1, "position too few"),
+        (
+            check_lengths,
+            lambda n: torch.arange(1, n.max() + 1) < n[:, None],
+            "position too few",
+        ),
         (check_lengths, lambda n: ~mask(n), "inverted"),
         (check_lengths, lambda n: mask(n).T, "transposed"),
         (check_lengths, lambda n: mask(n).int(), "A mask is Boolean"),
@@ -181,6 +195,19 @@ def test_model_solutions_are_right(check, answer):
                 i for i, one in enumerate(a) if one in keep_unless(near_duplicate)(a, b)
             ],
             "the sentences themselves",
+        ),
+        (
+            check_duplicates,
+            lambda a, b: [
+                x for x, y in zip(a, b, strict=False) if not near_duplicate(x, y)
+            ],
+            "compared with one test sentence",
+        ),
+        (check_duplicates, each_once, "stands twice in training"),
+        (
+            check_duplicates,
+            lambda a, b: set(map(tuple, keep_unless(near_duplicate)(a, b))),
+            "stands twice in training",
         ),
         (check_duplicates, within_training, "only another training sentence"),
         (check_duplicates, lambda a, b: a, "still in training"),

@@ -61,6 +61,11 @@ def fixed_to_two_rows(sentences):
     return first[:2], last[:2]
 
 
+def two_only(sentences):
+    first, second = sentences
+    return shift([first, second])
+
+
 def in_place(sentences):
     for one in sentences:
         one.append(EOS)
@@ -82,6 +87,8 @@ RIGHT = [
     (check_notices, everyone([3, 4, 5], range(6))),
     (check_notices, everyone((5, 4, 3), list(range(6)))),
     (check_cross, cross()),
+    (check_cross, lambda *given: cross()(*given).numpy()),
+    (check_cross, lambda *given: cross()(*given).tolist()),
 ]
 
 WRONG = [
@@ -124,6 +131,10 @@ WRONG = [
     (check_shift, lambda s: rows(s, end=EOS), "two tensors"),
     (check_shift, lambda s: s[9], "raised"),
     (check_shift, lambda s: tuple(x.tolist() for x in shift(s)), "not a list"),
+    (check_shift, lambda s: [x.float() for x in shift(s)], "but as float32: ids are"),
+    (check_shift, lambda s: torch.stack(shift(s)).double(), "but as float64: ids are"),
+    (check_shift, two_only, "but for `sentences` = [[4], [3, 5], [6, 7, 8, 9]] your"),
+    (check_shift, lambda s: (torch.tensor(s), 0), "fill up the shorter ones first"),
     (check_shift, fixed_to_two_rows, "Right for 2 sentences"),
     (check_shift, in_place, "changed `sentences` in place"),
     (check_notices, everyone([3], range(6)), "Later positions attend"),

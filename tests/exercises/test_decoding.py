@@ -90,6 +90,16 @@ def product(logits, labels):
     return probabilities[range(len(labels)), labels].prod().log()
 
 
+def guarded(guard):
+    """A probability kept from 0, before its logarithm is taken."""
+
+    def answer(logits, labels):
+        probabilities = logits.softmax(dim=-1)
+        return guard(probabilities[range(len(labels)), labels]).log().sum()
+
+    return answer
+
+
 def over_everything(logits, labels):
     logs = logits.flatten().log_softmax(dim=-1).view_as(logits)
     return logs[range(len(labels)), labels].sum()
@@ -163,6 +173,18 @@ def added_probabilities(totals, log_probabilities):
     return best // vocabulary, best % vocabulary
 
 
+def floored(totals, log_probabilities):
+    k, vocabulary = log_probabilities.shape
+    best = (totals[:, None] + log_probabilities).flatten().topk(k).indices
+    return torch.floor(best / vocabulary), best % vocabulary
+
+
+def multiplied(totals, log_probabilities):
+    k, vocabulary = log_probabilities.shape
+    best = (totals[:, None] * log_probabilities).flatten().topk(k).indices
+    return best // vocabulary, best % vocabulary
+
+
 def fixed_view(totals, log_probabilities):
     best = (totals[:, None] + log_probabilities).view(12).topk(3).indices
     return best // 4, best % 4
@@ -184,6 +206,7 @@ def always_four(totals, log_probabilities):
     [
         (check_score, lambda z, w: words(z, w).sum()),
         (check_score, until_eos),
+        (check_score, guarded(lambda p: p)),
         (check_score, lambda z, w: -F.cross_entropy(z, w, reduction="sum")),
         (check_score, lambda z, w: product(z.double(), w)),
         (check_beam_step, beam_step),
@@ -220,6 +243,11 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_score, product, "add their logarithms"),
         (check_score, lambda z, w: math.log(product(z, w).exp()), "add their logar"),
+        *(
+            (check_score, guarded(lambda p, e=e: p + e), "needs no epsilon")
+            for e in (1e-8, 1e-9, 1e-10, 1e-12)
+        ),
+        (check_score, guarded(lambda p: p.clamp(min=1e-9)), "needs no epsilon"),
         (check_score, over_everything, "a softmax for each row"),
         (check_score, lambda z, w: words(z, w).sum() / math.log(2), "base 2"),
         (check_score, lambda z, w: words(z, w).sum() / math.log(10), "base 10"),
@@ -259,6 +287,18 @@ def test_model_solutions_are_right(check, answer):
             lambda t, z: [each.flip(0) for each in beam_step(t, z)],
             "not in order",
         ),
+        (check_beam_step, floored, "divide with //"),
+        (
+            check_beam_step,
+            lambda t, z: [each.tolist() for each in floored(t, z)],
+            "divide with //",
+        ),
+        (
+            check_beam_step,
+            lambda t, z: (beam_step(t, z)[0], beam_step(t, z)[1].float()),
+            "whole numbers",
+        ),
+        (check_beam_step, multiplied, "multiplied logarithms"),
         (check_beam_step, always_four, "read the sizes"),
         (check_beam_step, fixed_view, "read the sizes"),
         (check_beam_step, wrong_for_two, "Right for three hypotheses"),
@@ -296,3 +336,7 @@ def test_wrong_answers_are_named(check, answer, key):
     verdict = check(answer)
     assert verdict.kind == "wrong"
     assert key in verdict.message
+
+
+def test_two_stubs_are_no_answer_yet():
+    assert check_beam_step(lambda t, z: (..., ...)).kind == "unanswered"

@@ -97,6 +97,7 @@ def moved(ids, vocab_size, tied):
         (check_never, (3.5, -0.2)),
         (check_never, torch.tensor([3.5, 0.3])),  # on a side: never alone in front
         (check_never, np.array([3.3, 0.4])),
+        (check_never, [[3.5, 0]]),
     ],
 )
 def test_the_model_solution_is_right(check, answer):
@@ -145,6 +146,13 @@ def test_the_model_solution_is_right(check, answer):
             lambda ids, g, v: F.one_hot(ids, v).float().T @ g,
             "your code raised",
         ),
+        (
+            check_table_gradient,
+            lambda ids, g, v: torch.zeros(8, 16).index_add_(
+                0, ids.flatten(), 4 * g.flatten(0, 1)
+            ),
+            "runs on the first example, but for `ids` = [[0, 2, 0, 0]], `g` of shape",
+        ),
         (check_never, [0.0, 4.0], "lies farthest in the direction of h"),
         (check_never, [2.0, 3.0], "With h = (3, 5) its score is 21"),
         (check_never, [2.5, 2.5], "never farthest"),
@@ -157,6 +165,11 @@ def test_the_model_solution_is_right(check, answer):
         (check_never, [3.5], "two numbers"),
         (check_moved, lambda ids, v, tied: set(range(v)), "only read"),
         (check_moved, lambda ids, v, tied: ids.unique(), "every row gets"),
+        (
+            check_moved,
+            lambda ids, v, tied: torch.bincount(ids.flatten(), minlength=v) > 0,
+            "That is a mask",
+        ),
         (
             check_moved,
             lambda ids, v, tied: range(v) if tied else (2, 6),

@@ -46,6 +46,8 @@ def norm_the_memory_too(residual, attention, x, memory):
 RIGHT = [
     (check_layer_norm, layer_norm()),
     (check_layer_norm, nn.LayerNorm(8)),
+    (check_layer_norm, lambda x: layer_norm()(x).numpy()),
+    (check_layer_norm, lambda x: layer_norm()(x).tolist()),
     (check_reaches, 4),
     (
         check_look_at,
@@ -62,10 +64,14 @@ WRONG = [
     (
         check_layer_norm,
         layer_norm(correction=1, inside=0, outside=1e-5),
-        "pass correction=0",
+        "and put epsilon outside",
     ),
     (check_layer_norm, layer_norm(inside=0, outside=1e-5), "outside the root"),
     (check_layer_norm, layer_norm(inside=0), "Epsilon is missing"),
+    (check_layer_norm, layer_norm(inside=1e-3), "epsilon is 0.001, not"),
+    (check_layer_norm, layer_norm(inside=1e-4), "epsilon is 0.0001, not"),
+    (check_layer_norm, layer_norm(inside=1e-6), "epsilon is 1e-06, not"),
+    (check_layer_norm, layer_norm(inside=1e-8), "epsilon is 1e-08, not"),
     (check_layer_norm, layer_norm(dim=-2), "over the words"),
     (check_layer_norm, layer_norm(dim=(0, 1)), "batch norm"),
     (check_layer_norm, layer_norm(dim=(1, 2)), "whole sentence"),
@@ -131,6 +137,11 @@ WRONG = [
         check_look_at,
         lambda r, a, x, m: r(x, lambda y: a(y, r.norm(m), r.norm(m))),
         "You normalised the memory",
+    ),
+    (
+        check_look_at,
+        lambda r, a, x, m: r(x, lambda y: [a(y, m, m)].clear()),
+        "lack its `return`",
     ),
     (check_look_at, norm_the_memory_too, "You normalised the memory"),
     (check_look_at, by_hand, "written by hand"),

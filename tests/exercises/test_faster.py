@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,12 @@ def among_the_others(logits, labels, smoothing):
     q = torch.full_like(logits, smoothing / (logits.size(-1) - 1))
     q[at(labels)] = 1 - smoothing
     return logits.softmax(dim=-1) - q
+
+
+def among_one_less(logits, labels, smoothing):
+    return share_forgotten(logits, labels, smoothing) - smoothing / (
+        logits.size(-1) - 1
+    )
 
 
 def every_label(logits, labels, smoothing):
@@ -185,6 +192,29 @@ def all_at_once(parts):
     return torch.cat(parts).logsumexp(dim=-1)
 
 
+def joined_in_a_list(parts):
+    row = [z for part in parts for z in part.tolist()]
+    return max(row) + math.log(sum(math.exp(z - max(row)) for z in row))
+
+
+def joined_by_numpy(parts):
+    row = np.concatenate([part.numpy() for part in parts])
+    return row.max() + np.log(np.exp(row - row.max()).sum())
+
+
+def one_by_numpy(parts):
+    return np.logaddexp.reduce([np.logaddexp.reduce(part.numpy()) for part in parts])
+
+
+def not_added_back(parts):
+    top = max(part.max() for part in parts)
+    return sum((part - top).exp().sum() for part in parts).log()
+
+
+def in_two_passes(parts):
+    return max(part.max() for part in parts) + not_added_back(parts)
+
+
 def joined(parts):
     return torch.stack([part.logsumexp(dim=-1) for part in parts]).logsumexp(dim=-1)
 
@@ -209,6 +239,8 @@ def underflowing(parts):
         (check_pieces, pieces),
         (check_pieces, joined),
         (check_pieces, rescaled),
+        (check_pieces, in_two_passes),
+        (check_pieces, one_by_numpy),
     ],
 )
 def test_model_solutions_are_right(check, answer):
@@ -252,6 +284,7 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_gradient, lambda z, w, e: gradient(z, w, e)[at(w)], "shape is (3,)"),
         (check_gradient, among_the_others, "among the V - 1 wrong words"),
+        (check_gradient, among_one_less, "divided ε by V - 1"),
         (check_gradient, by_rows, "by the number of rows"),
         (check_gradient, every_label, "labels of all rows"),
         (check_gradient, of_the_mean, "mean over the rows"),
@@ -301,6 +334,9 @@ def test_model_solutions_are_right(check, answer):
         (check_pieces, inverted, "factor is inverted"),
         (check_pieces, largest_forgotten, "After 900 and then 0"),
         (check_pieces, by_its_own, "rescale the sum so far"),
+        (check_pieces, not_added_back, "did not add it back"),
+        (check_pieces, joined_in_a_list, "in a list or an array"),
+        (check_pieces, joined_by_numpy, "in a list or an array"),
         (check_pieces, from_zero, "begin with -inf"),
     ],
 )

@@ -141,6 +141,11 @@ def test_model_solutions_are_right(check, answer):
             lambda z, w: (-(z.softmax(-1) * z.log_softmax(-1)).sum(-1).mean()).exp(),
             "labels are missing",
         ),
+        (
+            check_perplexity,
+            lambda z, w: F.cross_entropy(z.softmax(-1), w).exp(),
+            "softmax twice",
+        ),
         (check_perplexity, lambda z, w: 3.0, "For the example"),
         (
             check_perplexity,
@@ -185,6 +190,17 @@ def test_model_solutions_are_right(check, answer):
         (check_prefix, lambda n, m: both(n, m)[1].mT, "row by row"),
         (check_induction, lambda w, n: stripe(w, n, 0), "occurrence itself"),
         (check_induction, lambda w, n: stripe(w, n, -1), "one after it"),
+        (
+            check_induction,
+            lambda w, n: w[:, torch.arange(n, 2 * n), torch.arange(-1, n - 1)].mean(-1),
+            "one after it",
+        ),
+        (
+            check_induction,
+            lambda w, n: w.diagonal(-n - 1, dim1=1, dim2=2).mean(-1),
+            "one after it",
+        ),
+        (check_induction, lambda w, n: stripe(w, n, 2), "One column too far"),
         (check_induction, lambda w, n: stripe(w, n, n - 1), "previous token, whatever"),
         (check_induction, lambda w, n: stripe(w, n, start=-1), "repeats nothing"),
         (

@@ -76,6 +76,11 @@ def twice_softmax(model, source, target):
     )
 
 
+def no_logarithm(model, source, target):
+    probabilities = model(source, target[:, :-1]).softmax(dim=-1)
+    return F.nll_loss(probabilities.mT, target[:, 1:], ignore_index=0)
+
+
 def not_flat(model, source, target):
     return F.cross_entropy(model(source, target[:, :-1]), target[:, 1:])
 
@@ -211,6 +216,9 @@ WRONG = [
     (check_loss, masked_by_the_input, "whose label is padding"),
     (check_loss, lambda *a: loss(reduction="sum")(*a) / 9, "<bos> is no label"),
     (check_loss, loss(slice(1, None), slice(1, None)), "The model reads the labels"),
+    (check_loss, loss(slice(None, -2), slice(2, None)), "predicts word t + 2"),
+    (check_loss, lambda *a: loss(reduction="sum")(*a) / 2, "number of sentences"),
+    (check_loss, no_logarithm, "what log_softmax gives"),
     (check_loss, twice_softmax, "cross_entropy applies its own"),
     (check_loss, not_flat, "flatten logits and labels"),
     (check_loss, loss(given=slice(None)), "not as many rows as labels"),
@@ -220,6 +228,14 @@ WRONG = [
     (check_detector, lambda model: True, "calls every model faulty"),
     *((check_detector, exactly(n), "with a tolerance") for n in (1, 2, 8)),
     *((check_detector, by_default(n), "is too strict") for n in (1, 4)),
+    *(
+        (
+            check_detector,
+            compared(lambda a, b: (a.argmax(-1) != b.argmax(-1)).any(), (0, n)),
+            "not the most probable word",
+        )
+        for n in (1, 2, 8)
+    ),
     (check_detector, compared(far(0.1)), "few hundredths"),
     (check_detector, compared(far(1.0)), "rounding errors only"),
     (

@@ -129,6 +129,9 @@ WRONG = [
     (check_question, asking((2, 1), strength=-1.0), "sign"),
     (check_question, asking((2, 0), (2, 1)), "other kinds"),
     (check_question, asking((2, 1), strength=0.0), "All entries are 0"),
+    (check_question, asking((0, 1)), "The row of places is empty"),
+    (check_question, asking((1, 1)), "The row of places is empty"),
+    (check_question, asking((3, 1)), "The row of places is empty"),
     (check_question, asking((2, 0)), "does not attend to the action"),
     (check_question, asking((0, 1), (2, 1)), "Other words"),
     (
@@ -148,6 +151,17 @@ WRONG = [
     ),
     (check_sizes, scaled(lambda d, h, d_k: (d / h) ** 0.5), "by √(d_model / h)"),
     (check_sizes, scaled(lambda d, h, d_k: d_k), "divided by d_k"),
+    (check_sizes, scaled(lambda d, h, d_k: d_k**-0.5), "which multiplies"),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: joined((x @ q) @ (x @ k).mT @ (x @ v)) @ o,
+        "and the scale is, too",
+    ),
+    (
+        check_sizes,
+        lambda x, q, k, v, o: joined(mixed(x, q, k, v)) @ o / len(q),
+        "the mean over the heads",
+    ),
     (check_sizes, scaled(lambda d, h, d_k: 6**0.5), "but not for 2 heads"),
     (check_sizes, reshaped, "does not put the matrices side by side"),
     (
@@ -234,6 +248,10 @@ WRONG = [
         "but not for 2 heads",
     ),
 ]
+
+
+def test_three_dots_for_both_are_no_answer_yet():
+    assert check_two(lambda *weights: (..., ...)).kind == "unanswered"
 
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT)

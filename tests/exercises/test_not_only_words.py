@@ -83,7 +83,21 @@ def by_folding(patches, size):
     return torch.nn.functional.fold(columns, shape, size, stride=size)[0, 0]
 
 
-@pytest.mark.parametrize("answer", [joined, by_loops, by_folding])
+def in_numpy(patches, size):
+    return joined(patches, size).numpy()
+
+
+def as_rows(patches, size):
+    return joined(patches, size).tolist()
+
+
+def sizes_exchanged(patches, size):
+    side = round(len(patches) ** 0.5)
+    grid = patches.view(size, size, side, side).transpose(1, 2)
+    return grid.reshape(side * size, side * size)
+
+
+@pytest.mark.parametrize("answer", [joined, by_loops, by_folding, in_numpy, as_rows])
 def test_an_image_from_patches(answer):
     assert check_join(answer).ok
 
@@ -211,6 +225,7 @@ def axes(*order):
         (check_join, axes(1, 2, 0, 3), "column by column"),
         (check_join, axes(1, 3, 0, 2), "whole image"),
         (check_join, lambda p, size: joined(p, size).int(), "decimals are lost"),
+        (check_join, sizes_exchanged, "two sizes are exchanged"),
         (check_join, lambda p, size: p, "shape"),
         (check_join, lambda p, size: 3, "Give back the image"),
     ],

@@ -174,6 +174,7 @@ WRONG = [
     (check_table, table(lambda c, d: (c // 2) / d), "2 of 2i is missing"),
     (check_table, table(lambda c, d: -pair(c, d)), "sign"),
     (check_table, table(pair, first=1), "start at 0"),
+    (check_table, table(lambda c, d: pair(c + 2, d)), "Pairs are counted from 0"),
     (check_table, lambda length, d: sinusoids(20, 8), "not for"),
     (check_table, table(pair, base=1_000), "base"),
     (check_table, table(lambda c, d: 2 * (c // 2) // d), "down to 0"),
@@ -219,7 +220,7 @@ WRONG = [
     (check_start, chunked(first=5), "Some words"),
     (check_start, at_once, "called 1 of 5 times"),
     (check_start, by_hand, "never called"),
-    (check_start, forwards, "never called `encode`: call it as encode(chunk, start=…)"),
+    (check_start, forwards, "not encode.forward(…)"),
     (check_start, from_lengths(lambda i, c, _: i * c.size(1)), "differ in length"),
     (
         check_start,

@@ -55,6 +55,29 @@ def of_eight_columns(x, positions):
     return torch.stack(pairs, dim=-1).flatten(1)
 
 
+def angles_in_halves(x, positions):
+    rates = 10_000 ** (-torch.arange(0, x.size(1), 2) / x.size(1))
+    angle = (positions[:, None] * rates).repeat(1, 2)
+    turned = torch.stack((-x[:, 1::2], x[:, 0::2]), dim=-1).flatten(1)
+    return x * angle.cos() + turned * angle.sin()
+
+
+def from_one(x, positions):
+    rates = 10_000 ** (-torch.arange(2, x.size(1) + 2, 2) / x.size(1))
+    angle = positions[:, None] * rates
+    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
+    return torch.view_as_real(
+        pairs * torch.polar(torch.ones_like(angle), angle)
+    ).flatten(1)
+
+
+def sine_for_cosine(x, positions):
+    angle = positions[:, None] * 10_000 ** (-torch.arange(0, 8, 2) / 8)
+    a, b = x[:, 0::2], x[:, 1::2]
+    pairs = a * angle.sin() - b * angle.cos(), b * angle.sin() + a * angle.cos()
+    return torch.stack(pairs, dim=-1).flatten(1)
+
+
 def all_at_one_rate(x, positions):
     angle = positions[:, None].float()
     pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
@@ -138,6 +161,7 @@ def test_a_centred_map(answer):
     ("check", "answer", "said"),
     [
         (check_cache, 2 * 32 * 8 * 128 * 2, "bytes of one token"),
+        (check_cache, 24 * 2**30 / (3 * 32 * 8 * 128 * 2), "you kept queries"),
         (check_cache, 2 * RIGHT, "A factor of 2 is missing: both keys and values"),
         (check_cache, 2 * RIGHT, "takes 2 bytes"),
         (check_cache, 4 * RIGHT, "Two factors of 2"),
@@ -168,6 +192,9 @@ def test_a_centred_map(answer):
             "row numbers as positions",
         ),
         (check_neighbours, lambda x, p: rotate(x, p, shift=1), "too far"),
+        (check_neighbours, angles_in_halves, "twice in a row"),
+        (check_neighbours, from_one, "counted from 0"),
+        (check_neighbours, sine_for_cosine, "exchanged"),
         (check_neighbours, all_at_one_rate, "at the same rate"),
         (check_neighbours, lambda x, p: rotate(x, p, exponent=3), "wrong angle"),
         (check_neighbours, lambda x, p: rotate(x, p).flip(1), "wrong columns"),
