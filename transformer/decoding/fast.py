@@ -275,10 +275,12 @@ class FastState:
             self.ancestry = self.ancestry[sources]
 
 
-def _diagonals(weight: Tensor) -> list[Tensor]:
-    """A view of one number of each row, in another column each time; or of a bias."""
+def _samples(weight: Tensor) -> list[Tensor]:
+    """Views of a number of each row, in another column each time; or of a bias."""
     if weight.dim() < 2:
         return [weight]
+    if weight.is_contiguous() and (step := weight.size(1) - 1):
+        return [weight.view(-1)[step::step]]  # one column to the left in each row
     return [block.diagonal() for block in weight.split(weight.size(1))]
 
 
@@ -391,7 +393,7 @@ class FastDecoder:
             self.output = PackedLinear.pack(self.model.output)
         views = [weight.detach() for weight in weights]
         if counted:
-            views = [one for view in views for one in _diagonals(view)]
+            views = [one for view in views for one in _samples(view)]
         self._views = [view.flatten() for view in views]
         self._probe = torch.cat(self._views)
         # Last: another thread may look at them. Weights are kept, so their ids stay.

@@ -215,8 +215,8 @@ class CachedDecoder:
         return CachedState(model, memory, mask, past, sources)
 
 
-# The modules that are being evaluated: how often at once, and if each was in training.
-_evaluated: dict[nn.Module, tuple[int, bool]] = {}
+# The modules that were in training and are being evaluated: how often at once.
+_evaluated: dict[nn.Module, int] = {}
 _lock = threading.Lock()
 
 
@@ -227,11 +227,14 @@ def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     A model in training mode is another one meanwhile, for other threads as well; the
     last of several that evaluate it at once gives it back its modes.
     """
-    modules = list(model.modules())
     with _lock:
+        modules = [
+            module
+            for module in model.modules()
+            if module.training or module in _evaluated
+        ]
         for module in modules:
-            times, trained = _evaluated.get(module, (0, module.training))
-            _evaluated[module] = times + 1, trained
+            _evaluated[module] = _evaluated.get(module, 0) + 1
             module.training = False
     try:
         with torch.inference_mode():
@@ -239,8 +242,7 @@ def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     finally:
         with _lock:
             for module in modules:
-                times, trained = _evaluated.pop(module)
-                if times > 1:
-                    _evaluated[module] = times - 1, trained
-                elif trained:
+                _evaluated[module] -= 1
+                if not _evaluated[module]:
+                    del _evaluated[module]
                     module.training = True

@@ -208,6 +208,7 @@ def require_places(position: nn.Module) -> None:
 
 
 _WHOLE = {"encode", "decode", "forward"}
+_WEIGHTED = (nn.Linear, nn.Embedding, nn.LayerNorm)
 _ATTENTION = {name for name in vars(MultiHeadAttention) if not name.startswith("__")}
 
 
@@ -228,10 +229,10 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
     if model._forward_hooks or model._forward_pre_hooks:
         return []
     weights: list[nn.Parameter] = []
-    heads, output = model.config.num_heads, model.output
+    heads, output, known = model.config.num_heads, model.output, _known_places()
     for owner, place, module in _placed(model):
         own = module.__dict__
-        if (owner, place, _kind(module)) not in _known_places():
+        if (owner, place, _kind(module)) not in known:
             return []
         if "forward" in own or module._forward_hooks or module._forward_pre_hooks:
             return []
@@ -241,7 +242,7 @@ def packable_weights(model: Transformer) -> list[nn.Parameter]:
             return []
         if own.get("max_norm") is not None:  # an embedding that shortens its rows
             return []
-        if isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm) and (
+        if isinstance(module, _WEIGHTED) and (
             "weight" not in module._parameters  # but a buffer, or made anew
             or {"weight", "bias"} & (own.keys() | module._buffers.keys())
         ):
