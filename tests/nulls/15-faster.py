@@ -254,19 +254,19 @@ for run in decoding["runs"]:
 # null: other words
 decoding["runs"][0]["same_words"] = False
 
-# %% claim: For one sentence our speed
+# %% claim: On all four processors, for one sentence
 # null: the cache makes no difference
 speeds = speeds_of
 speeds_of = lambda runs, **case: dict.fromkeys(NAMES, speeds(runs, **case)["ours"])
 
-# %% claim: For one sentence our speed
+# %% claim: On all four processors, for one sentence
 # null: no cache: ours falls as the uncached one
 speeds = speeds_of
 speeds_of = lambda runs, **case: dict.fromkeys(
     NAMES, speeds(runs, **case).get("torch.nn.Transformer", 1.0)
 )
 
-# %% claim: For one sentence our speed
+# %% claim: On all four processors, for one sentence
 # null: thirty-two with a beam fall no further than one sentence
 speeds = speeds_of
 speeds_of = lambda runs, **case: speeds(runs, **{**case, "batch": 1, "beams": 1})

@@ -27,7 +27,7 @@ bits_a_word = lambda: (3.0, 3.0)
 draw_one_hot = F.one_hot
 F.one_hot = lambda ids, count: draw_one_hot((ids + 1) % count, count)
 
-# %% claim: No window to train on changes
+# %% claim: Changing all counts from 1900
 # null: the scale is that of the whole series
 
 
@@ -37,7 +37,7 @@ def split(values, first, end):
     return windows(scaled[:first]), windows(scaled[first - history :])
 
 
-# %% claim: No window to train on changes
+# %% claim: Changing all counts from 1900
 # null: the histories end before 1900, and what they are to forecast does not
 
 
@@ -177,11 +177,11 @@ with torch.no_grad():
 copy.deepcopy = lambda model: classifiers["one shuffle for all"][0]
 nn.Identity = lambda: classifiers["one shuffle for all"][0].position
 
-# %% claim: From 300 steps to 3,000
+# %% claim: From 300 to 3,000 steps
 # null: longer training changes nothing
 longer = {key: longer[300, key[1]] for key in longer}
 
-# %% claim: From 300 steps to 3,000
+# %% claim: From 300 to 3,000 steps
 # null: the neighbour is no better than logistic regression
 right_share["nearest neighbour"] = right_share["logistic regression"]
 

@@ -108,11 +108,11 @@ weights = maps.encoder[0].numpy()
 # null: another model was saved
 alone = Transformer(sizes).eval()
 
-# %% claim: A step in parts
+# %% claim: Read in parts of 64
 # null: one part in place of all
 in_parts = smaller
 
-# %% claim: A step in parts
+# %% claim: Read in parts of 64
 # null: the smaller batch is the whole one
 smaller = at_once
 

@@ -10,7 +10,7 @@ _agree = lambda adjective, gender, plural, following="": adjective.masculine
 # null: *his* for everybody
 _THEIRS = {**_THEIRS, "her": _THEIRS["his"]}
 
-# %% claim: In these frames every choice
+# %% claim: In these frames each choice
 # null: two choices make the same sentence
 frames_of = _frames
 _frames = lambda: {
@@ -23,7 +23,7 @@ _frames = lambda: {
     for kind, frames in frames_of().items()
 }
 
-# %% claim: In these frames every choice
+# %% claim: In these frames each choice
 # null: a choice that only English shows
 frames_of = _frames
 _frames = lambda: {
