@@ -35,7 +35,7 @@ SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf site test quick lint units coverage mutants nulls chapters browser chromium lab sync weights bench clean
+.PHONY: help book pdf site test quick lint units coverage mutants nulls seeds chapters browser chromium lab sync weights bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -83,6 +83,9 @@ mutants: $(INSTALLED) chromium  ## do tests notice small breaks? hours; less wit
 
 nulls: $(INSTALLED)  ## does each claim fail for its null? a quarter of an hour; ONLY=05: one chapter
 	OMP_NUM_THREADS=1 $(PY) tools/nulls.py $(ONLY)
+
+seeds: $(INSTALLED)  ## which claims do not hold from other seeds? ONLY=05: one chapter
+	OMP_NUM_THREADS=1 $(PY) tools/nulls.py $(ONLY) --seeds $(or $(SHIFT),1000)
 endif
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored

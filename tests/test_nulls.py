@@ -57,6 +57,28 @@ def test_claims_are_tried_under_their_nulls(tmp_path: Path) -> None:
         assert line.startswith(begins)
 
 
+def test_a_claim_that_hangs_on_its_seed_is_listed(tmp_path: Path) -> None:
+    draws = [
+        "import torch\n\ntorch.manual_seed(0)\nfirst = torch.rand(1)",
+        "generator = torch.Generator()\ngenerator.manual_seed(0)\n"
+        "second = torch.rand(1, generator=generator)",
+    ]
+    claims = [
+        "# They are equal.\nassert first == second",
+        "# It is the seed's.\nassert round(first.item(), 3) == 0.496",
+    ]
+    write(tmp_path, [""])
+    text = HEADER + "".join(map(cell, draws))
+    text += "".join(cell(claim, tag="claim") for claim in claims)
+    (tmp_path / "book" / "01-small.md").write_text(text)
+    command = [sys.executable, ROOT / "tools" / "nulls.py", "--root", tmp_path]
+    done = subprocess.run([*command, "--seeds", "7"], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "01-small: 2 claims, 1 problems",
+        "  # It is the seed's. … | assert round(first.item(), 3) == 0.496",
+    ]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a null runs in a fork")
 def test_a_claim_that_is_no_python_is_reported() -> None:
     null = nulls.Null("It is", "chance", "AssertionError", "")

@@ -1,6 +1,6 @@
 """Try every claim under a null, which must make it fail.
 
-    python tools/nulls.py [CHAPTER …] [--check]
+    python tools/nulls.py [CHAPTER …] [--check | --seeds SHIFT]
 
 The nulls of a chapter stand under its name in tests/nulls/, one block each:
 
@@ -12,6 +12,9 @@ A block runs in a fork of the chapter, just before its claim. The claim must the
 AssertionError, or the error that a line `# raises: NAME` gives. A claim without a null
 is wrong, and so is a null without a claim. With --check nothing runs: claims and nulls
 are only matched. Files are shared with the fork: a null that writes makes its own.
+
+With --seeds no null is tried: the chapter runs with every seed of PyTorch shifted, and
+claims that do not hold then are listed. Such a sentence is to speak of one run.
 """
 
 import argparse
@@ -112,12 +115,36 @@ def in_fork(null: Null, claim: str, names: dict[str, Any]) -> list[str]:
     return (found or "the process ended\n").rsplit("\n", 1)
 
 
-def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
-    """Run the chapter and, before each claim, its nulls; what is wrong."""
+def shift_seeds(by: int) -> None:
+    """Let every seed that PyTorch is given in this process be another one."""
+    import torch
+
+    own = torch.manual_seed
+
+    class Shifted(torch.Generator):
+        def manual_seed(self, seed: int) -> torch.Generator:
+            return super().manual_seed(seed + by)
+
+    def manual_seed(seed: int) -> torch.Generator:
+        return own(seed + by)
+
+    for module in (torch, torch.random):
+        vars(module).update(manual_seed=manual_seed)
+    vars(torch).update(Generator=Shifted)
+
+
+def run(root: Path, chapter: Path, verbose: bool = False, shift: int = 0) -> list[str]:
+    """Run the chapter and, before each claim, its nulls; what is wrong.
+
+    With other seeds: no nulls, and the claims that do not hold.
+    """
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()
     wrong, nulls = unmatched(root, chapter), nulls_of(root, chapter)
+    if shift:
+        shift_seeds(shift)
+        wrong, nulls = [], []
     os.chdir(stored(chapter).parent)
     for cell in cells_of(chapter):
         if is_claim := "claim" in cell.metadata.get("tags", []):
@@ -133,7 +160,13 @@ def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
         if not done.success:
             error = done.error_before_exec or done.error_in_exec
             begins = cell.source.partition("\n")[0]
-            wrong.append(f"the chapter itself raises {error!r}: {begins}")
+            if shift and is_claim:
+                frames = traceback.extract_tb(error.__traceback__)
+                inside = [f for f in frames if f.filename.startswith("<ipython")]
+                failed = inside[0].line if inside else repr(error)
+                wrong.append(f"{begins} … | {failed}")
+            else:
+                wrong.append(f"the chapter itself raises {error!r}: {begins}")
             if not is_claim:  # what comes later may need it
                 break
     return wrong
@@ -144,6 +177,9 @@ def main(arguments: list[str] | None = None) -> int:
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("chapters", nargs="*", metavar="CHAPTER")
     ask.add_argument("--check", action="store_true", help="match, and run nothing")
+    ask.add_argument(
+        "--seeds", type=int, default=0, metavar="SHIFT", help="add this to every seed"
+    )
     ask.add_argument("--verbose", action="store_true", help="show what each null does")
     ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
     options = ask.parse_args(arguments)
@@ -156,10 +192,14 @@ def main(arguments: list[str] | None = None) -> int:
         if options.check:
             found = map(partial(unmatched, root), pages)
         else:
-            found = pool.map(partial(run, root, verbose=options.verbose), pages)
+            chosen = {"verbose": options.verbose, "shift": options.seeds}
+            found = pool.map(partial(run, root, **chosen), pages)
         for chapter, wrong in zip(pages, found, strict=True):
-            count = len(nulls_of(root, chapter))
-            print(f"{chapter.stem}: {count} nulls, {len(wrong)} problems")
+            count = len(
+                cells_of(chapter, "claim") if options.seeds else nulls_of(root, chapter)
+            )
+            kind = "claims" if options.seeds else "nulls"
+            print(f"{chapter.stem}: {count} {kind}, {len(wrong)} problems")
             print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
             failed |= bool(wrong)
     return failed
