@@ -240,9 +240,11 @@ def _does_nothing(answer: Callable[..., Any]) -> bool:
 def _parameter(answer: Callable[..., Any], position: int) -> str:
     """What the reader's function calls its argument."""
     try:
-        return f"`{list(inspect.signature(answer).parameters)[position]}`"
+        found = list(inspect.signature(answer).parameters.values())[position]
     except (TypeError, ValueError, IndexError):
         return "what it was given"
+    several = found.kind is found.VAR_POSITIONAL
+    return "what it was given" if several else f"`{found.name}`"
 
 
 @dataclass

@@ -40,8 +40,8 @@ _HINTS = {
     ".double() makes decimals of them.",
     "expected sequence of length": "The rows of a tensor are equally long: fill up the "
     "shorter ones first.",
-    "list index out of range": "Where a loop deletes from a list, the list grows "
-    "shorter than the range that the loop counts through: use `while`.",
+    "list index out of range": "The list ends before: does the index count one too "
+    "far? Where a loop deletes from the list it counts through, use `while`.",
 }
 
 
@@ -52,7 +52,9 @@ def raised(error: Exception, example: str = "") -> str:
     """
     text, hints, hint = str(error), _SIZES | _HINTS, ""
     if example:
-        hints, hint = _HINTS, "Is a size or a number of the first example written in?"
+        hints = _HINTS
+    if example and isinstance(error, RuntimeError | IndexError | ValueError):
+        hint = "Is a size or a number of the first example written in?"
     hint = next((hints[words] for words in hints if words in text), hint)
     message = f"your code raised {type(error).__name__}{text and f': {text}'}"
     if example:

@@ -176,8 +176,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Read the command line and do what it says, each chapter in its own process."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("chapters", nargs="*", metavar="CHAPTER")
-    ask.add_argument("--check", action="store_true", help="match, and run nothing")
-    ask.add_argument(
+    other = ask.add_mutually_exclusive_group()
+    other.add_argument("--check", action="store_true", help="match, and run nothing")
+    other.add_argument(
         "--seeds", type=int, default=0, metavar="SHIFT", help="add this to every seed"
     )
     ask.add_argument("--verbose", action="store_true", help="show what each null does")

@@ -62,7 +62,7 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
     result = array(answer(scores))
     if not near(result, expected):
         sums = result.sum(dim=-1, keepdim=True)
-        little = ((sums > 0.9) & (sums < 1)).all()
+        little = ((sums > 0.9) & (sums < 1)).all() and sums.max() - sums.min() > 1e-6
         if little and near(result / sums, expected):
             return wrong(
                 "The weights of a row sum to a little less than 1: something is added "

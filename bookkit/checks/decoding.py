@@ -15,7 +15,6 @@ from bookkit.exercises import (
     near,
     number,
     right,
-    unanswered,
     wrong,
 )
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
@@ -137,8 +136,6 @@ def check_beam_step(beam_step: Callable[[Tensor, Tensor], Any]) -> Verdict:
         return [divmod(index, vocabulary) for index in order]
 
     answer = beam_step(totals.clone(), logs.clone())
-    if isinstance(answer, tuple | list) and any(each is ... for each in answer):
-        return unanswered()
     try:
         both = [torch.as_tensor(each).flatten() for each in answer]
         rows, tokens = (each.tolist() for each in both)

@@ -272,8 +272,9 @@ def check_pieces(log_sum_exp: Callable[[list[Tensor]], Any]) -> Verdict:
             f"logits you made one tensor of {largest.numbers}. Hold one piece at a "
             "time."
         )
-    # In four bytes each, all numbers take 256,000; those of one piece, 1,000.
-    many = [torch.linspace(-1, 1, 250) for _ in range(256)]
+    # In four bytes each, all numbers take 256,000; those of one piece, 2,000. Slices of
+    # the list itself, which a recursion holds, take 70,000.
+    many = [torch.linspace(-1, 1, 500) for _ in range(128)]
     if _held(log_sum_exp, many) > 200_000:
         return wrong(
             "The number is right, but the pieces were joined, in a list or an array. "

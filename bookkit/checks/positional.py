@@ -244,7 +244,10 @@ def check_start(encode_chunks: Callable[..., Any]) -> Verdict:
     starts = [0, *ends[:-1]]
     if near(answer, from_starts(starts)):
         if forwards and not called:
-            return wrong("Call encode(chunk, start=…), not encode.forward(…).")
+            return wrong(
+                "The numbers are right: now call encode(chunk, start=…), neither "
+                "encode.forward(…) nor its parts."
+            )
         if not called:
             return wrong(
                 "The numbers are right, but you never called `encode`: call it as "

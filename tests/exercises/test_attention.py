@@ -132,6 +132,7 @@ WRONG = [
         "Every number is 0.5 times",
     ),
     (check_softmax, lambda s: safe(s, 1e-3), "added to the sum"),
+    (check_softmax, lambda s: 0.95 * stable(s), "0.95 times what it should be"),
     (check_softmax, lambda s: s.softmax(dim=0), "over the first dimension"),
     (check_softmax, lambda s: s.exp() / s.exp().sum(), "all rows together"),
     (check_softmax, lambda s: s / s.sum(-1, keepdim=True), "left out"),

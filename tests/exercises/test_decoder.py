@@ -129,7 +129,7 @@ WRONG = [
     (check_shift, lambda s: (rows(s, BOS) + 1, rows(s, end=EOS)), "input is not"),
     (check_shift, lambda s: (rows(s, BOS) + 1, rows(s, BOS) + 2), "predict word t + 1"),
     (check_shift, lambda s: rows(s, end=EOS), "two tensors"),
-    (check_shift, lambda s: s[9], "raised"),
+    (check_shift, lambda s: s[9], "does the index count one too far"),
     (check_shift, lambda s: tuple(x.tolist() for x in shift(s)), "not a list"),
     (check_shift, lambda s: [x.float() for x in shift(s)], "but as float32: ids are"),
     (check_shift, lambda s: torch.stack(shift(s)).double(), "but as float64: ids are"),

@@ -219,6 +219,12 @@ def joined(parts):
     return torch.stack([part.logsumexp(dim=-1) for part in parts]).logsumexp(dim=-1)
 
 
+def recursive(parts):
+    head, *rest = parts
+    found = head.logsumexp(-1)
+    return torch.logaddexp(found, recursive(rest)) if rest else found
+
+
 def overflowing(parts):
     return sum(part.exp().sum() for part in parts).log()
 
@@ -238,6 +244,7 @@ def underflowing(parts):
         (check_gradient, by_loop),
         (check_pieces, pieces),
         (check_pieces, joined),
+        (check_pieces, recursive),
         (check_pieces, rescaled),
         (check_pieces, in_two_passes),
         (check_pieces, one_by_numpy),

@@ -143,6 +143,15 @@ def by_hand(encode, chunks):
     return text.split([chunk.size(1) for chunk in chunks], 1)
 
 
+def by_its_parts(encode, chunks):
+    start, found = 0, []
+    for chunk in chunks:
+        places = sinusoids(start + chunk.size(1), chunk.size(2))[start:]
+        found.append(encode.dropout(chunk + places))
+        start += chunk.size(1)
+    return found
+
+
 def turns(fastest, slowest):
     return {"fastest": fastest, "slowest": slowest}
 
@@ -220,7 +229,8 @@ WRONG = [
     (check_start, chunked(first=5), "Some words"),
     (check_start, at_once, "called 1 of 5 times"),
     (check_start, by_hand, "never called"),
-    (check_start, forwards, "not encode.forward(…)"),
+    (check_start, forwards, "neither encode.forward(…) nor"),
+    (check_start, by_its_parts, "nor its parts"),
     (check_start, from_lengths(lambda i, c, _: i * c.size(1)), "differ in length"),
     (
         check_start,
