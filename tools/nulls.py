@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
             kind = "claims" if options.seeds else "nulls"
             print(f"{chapter.stem}: {count} {kind}, {len(wrong)} problems")
             print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
-            failed |= bool(wrong)
+            failed |= bool(wrong) and not options.seeds
     return failed
 
 
