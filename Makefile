@@ -84,7 +84,7 @@ mutants: $(INSTALLED) chromium  ## do tests notice small breaks? hours; less wit
 nulls: $(INSTALLED)  ## does each claim fail for its null? a quarter of an hour; ONLY=05: one chapter
 	OMP_NUM_THREADS=1 $(PY) tools/nulls.py $(ONLY)
 
-seeds: $(INSTALLED)  ## which claims do not hold from other seeds? ONLY=05: one chapter
+seeds: $(INSTALLED)  ## which claims do not hold from other seeds? SHIFT=2000, ONLY=05
 	OMP_NUM_THREADS=1 $(PY) tools/nulls.py $(ONLY) --seeds $(or $(SHIFT),1000)
 endif
 

@@ -54,6 +54,11 @@ def unanswered() -> Verdict:
     return Verdict("unanswered", "not answered yet: replace the three dots")
 
 
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of NumPy, which is not imported here."""
+    return type(value).__name__ == "ndarray"
+
+
 def _named(value: Any) -> str:
     """What kind of thing a value is, for a sentence."""
     value = value.answer if isinstance(value, _Asked) else value
@@ -67,9 +72,9 @@ def _named(value: Any) -> str:
         return "a function"
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    name = type(value).__name__
-    if name == "ndarray":
+    if _is_array(value):
         return "a NumPy array"
+    name = type(value).__name__
     return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
 
@@ -103,13 +108,13 @@ def numbers(answer: Any, wanted: str) -> list[float]:
     """The numbers of an answer: a tensor's, an array's or those of any series."""
     if answer is None or answer is ...:
         raise _UnansweredError
-    if isinstance(answer, Tensor) or type(answer).__name__ == "ndarray":
+    if isinstance(answer, Tensor) or _is_array(answer):
         answer = answer.flatten().tolist()
     if isinstance(answer, str | Mapping) or not isinstance(answer, Iterable):
         raise Refused(f"Give back {wanted}.")
     found = []
     for one in answer:
-        row = isinstance(one, list | tuple) or type(one).__name__ == "ndarray"
+        row = isinstance(one, list | tuple) or _is_array(one)
         found += numbers(one, wanted) if row else [number(one)]
     return found
 
@@ -126,7 +131,7 @@ def array(answer: Any, wanted: str = "a tensor") -> Tensor:
     if isinstance(answer, list | tuple) and all(isinstance(x, Tensor) for x in answer):
         if answer and len({part.shape for part in answer}) == 1:
             return torch.stack([part.detach() for part in answer])
-    elif type(answer).__name__ == "ndarray" or isinstance(answer, list | tuple):
+    elif _is_array(answer) or isinstance(answer, list | tuple):
         try:
             return torch.as_tensor(answer)
         except (TypeError, ValueError, RuntimeError):

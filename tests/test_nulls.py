@@ -74,7 +74,7 @@ def test_a_claim_that_hangs_on_its_seed_is_listed(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "tools" / "nulls.py", "--root", tmp_path]
     done = subprocess.run([*command, "--seeds", "7"], capture_output=True, text=True)
     assert done.stdout.splitlines() == [
-        "01-small: 2 claims, 1 problems",
+        "01-small: 1 of 2 claims do not hold",
         "  # It is the seed's. … | assert round(first.item(), 3) == 0.496",
     ]
 

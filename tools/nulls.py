@@ -24,6 +24,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -133,43 +134,55 @@ def shift_seeds(by: int) -> None:
     vars(torch).update(Generator=Shifted)
 
 
-def run(root: Path, chapter: Path, verbose: bool = False, shift: int = 0) -> list[str]:
-    """Run the chapter and, before each claim, its nulls; what is wrong.
-
-    With other seeds: no nulls, and the claims that do not hold.
-    """
+def play(
+    chapter: Path, before: Callable[[str, dict[str, Any]], None] = lambda *_: None
+) -> list[tuple[str, Exception]]:
+    """Run a chapter; the cells that raised, and what. `before` is called at a claim."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    shell = InteractiveShell.instance()
-    wrong, nulls = unmatched(root, chapter), nulls_of(root, chapter)
-    if shift:
-        shift_seeds(shift)
-        wrong, nulls = [], []
+    shell, raised = InteractiveShell.instance(), []
     os.chdir(stored(chapter).parent)
     for cell in cells_of(chapter):
         if is_claim := "claim" in cell.metadata.get("tags", []):
-            words = sentence(cell.source)
-            for null in (null for null in nulls if words.startswith(null.claim)):
-                found, where = in_fork(null, cell.source, shell.user_ns)
-                line = f"{found} under {null.name!r}: {null.claim} …"
-                wrong += [line] * (found != "fails")
-                if verbose:
-                    print(line, "|", where, flush=True)
+            before(cell.source, shell.user_ns)
         with contextlib.redirect_stdout(io.StringIO()):
             done = shell.run_cell(cell.source)
         if not done.success:
-            error = done.error_before_exec or done.error_in_exec
-            begins = cell.source.partition("\n")[0]
-            if shift and is_claim:
-                frames = traceback.extract_tb(error.__traceback__)
-                inside = [f for f in frames if f.filename.startswith("<ipython")]
-                failed = inside[0].line if inside else repr(error)
-                wrong.append(f"{begins} … | {failed}")
-            else:
-                wrong.append(f"the chapter itself raises {error!r}: {begins}")
+            raised.append((cell.source, done.error_before_exec or done.error_in_exec))
             if not is_claim:  # what comes later may need it
                 break
+    return raised
+
+
+def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
+    """Run the chapter and, before each claim, its nulls; what is wrong."""
+    wrong, nulls = unmatched(root, chapter), nulls_of(root, chapter)
+
+    def attempt_nulls(claim: str, names: dict[str, Any]) -> None:
+        words = sentence(claim)
+        for null in (null for null in nulls if words.startswith(null.claim)):
+            found, where = in_fork(null, claim, names)
+            line = f"{found} under {null.name!r}: {null.claim} …"
+            wrong.extend([line] * (found != "fails"))
+            if verbose:
+                print(line, "|", where, flush=True)
+
+    for source, error in play(chapter, attempt_nulls):
+        begins = source.partition("\n")[0]
+        wrong.append(f"the chapter itself raises {error!r}: {begins}")
     return wrong
+
+
+def from_other_seeds(chapter: Path, shift: int) -> list[str]:
+    """The claims that do not hold there, each with the line that fails."""
+    shift_seeds(shift)
+    found = []
+    for source, error in play(chapter):
+        frames = traceback.extract_tb(error.__traceback__)
+        inside = [f.line for f in frames if f.filename.startswith("<ipython")]
+        begins = source.partition("\n")[0]
+        found.append(f"{begins} … | {(*inside, repr(error))[0]}")
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -192,17 +205,19 @@ def main(arguments: list[str] | None = None) -> int:
     with ProcessPoolExecutor(2, max_tasks_per_child=1) as pool:
         if options.check:
             found = map(partial(unmatched, root), pages)
+        elif options.seeds:
+            found = pool.map(partial(from_other_seeds, shift=options.seeds), pages)
         else:
-            chosen = {"verbose": options.verbose, "shift": options.seeds}
-            found = pool.map(partial(run, root, **chosen), pages)
-        for chapter, wrong in zip(pages, found, strict=True):
-            count = len(
-                cells_of(chapter, "claim") if options.seeds else nulls_of(root, chapter)
-            )
-            kind = "claims" if options.seeds else "nulls"
-            print(f"{chapter.stem}: {count} {kind}, {len(wrong)} problems")
-            print("".join(f"  {line}\n" for line in wrong), end="", flush=True)
-            failed |= bool(wrong) and not options.seeds
+            found = pool.map(partial(run, root, verbose=options.verbose), pages)
+        for chapter, lines in zip(pages, found, strict=True):
+            if options.seeds:
+                claims = len(cells_of(chapter, "claim"))
+                print(f"{chapter.stem}: {len(lines)} of {claims} claims do not hold")
+            else:
+                count = len(nulls_of(root, chapter))
+                print(f"{chapter.stem}: {count} nulls, {len(lines)} problems")
+                failed |= bool(lines)
+            print("".join(f"  {line}\n" for line in lines), end="", flush=True)
     return failed
 
 

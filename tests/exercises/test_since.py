@@ -39,20 +39,21 @@ def in_halves(x, positions):
     return rotate(x[:, order], positions)[:, order.argsort()]
 
 
+def turned(x, angle):
+    """Neighbouring columns as pairs, each turned by its angle."""
+    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
+    turns = torch.polar(torch.ones_like(angle), angle)
+    return torch.view_as_real(pairs * turns).flatten(1)
+
+
 def of_eight(x, positions):
     """The rates of a width of 8, whatever the width is."""
-    angle = positions[:, None] * 10.0 ** -torch.arange(x.size(1) // 2)
-    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
-    return torch.view_as_real(
-        pairs * torch.polar(torch.ones_like(angle), angle)
-    ).flatten(1)
+    return turned(x, positions[:, None] * 10.0 ** -torch.arange(x.size(1) // 2))
 
 
 def of_eight_columns(x, positions):
-    angle = positions[:, None] * 10_000 ** (-torch.arange(0, 8, 2) / 8)
-    a, b = x[:, 0::2], x[:, 1::2]
-    pairs = a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()
-    return torch.stack(pairs, dim=-1).flatten(1)
+    """The four rates of a width of 8, and no others."""
+    return turned(x, positions[:, None] * 10.0 ** -torch.arange(4))
 
 
 def angles_in_halves(x, positions):
@@ -64,11 +65,7 @@ def angles_in_halves(x, positions):
 
 def from_one(x, positions):
     rates = 10_000 ** (-torch.arange(2, x.size(1) + 2, 2) / x.size(1))
-    angle = positions[:, None] * rates
-    pairs = torch.view_as_complex(x.reshape(len(x), -1, 2))
-    return torch.view_as_real(
-        pairs * torch.polar(torch.ones_like(angle), angle)
-    ).flatten(1)
+    return turned(x, positions[:, None] * rates)
 
 
 def sine_for_cosine(x, positions):
