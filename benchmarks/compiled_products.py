@@ -27,7 +27,7 @@ from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search
 from transformer.decoding.step import evaluating
 
-ROWS = (1, 2, 4, 8, 16, 32)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 PAST, ROUNDS = 16, 60
 
 

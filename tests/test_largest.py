@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.test_search import DTYPES
 from transformer.decoding import largest
-from transformer.decoding.largest import argmax, log_softmax_at, topk
+from transformer.decoding.largest import argmax, topk
 
 SEEDS = st.integers(0, 2**32)
 
@@ -43,21 +43,3 @@ def test_no_number_is_lost(number):
     assert argmax(logits).equal(logits.argmax(dim=-1))
     found, expected = topk(logits, 3)[0], logits.topk(3).values
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-
-
-@given(st.integers(1, 9), st.integers(1, 100), SEEDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_log_softmax_in_parts_is_pytorchs(dtype, rows, columns, seed):
-    """In parts of as many rows as come to 64 logits, or of one."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, columns, generator=generator).to(dtype)
-    logits[0, :1] = -torch.inf
-    ids = torch.randint(columns, (rows, 3), generator=generator)
-    expected = logits.log_softmax(dim=-1).gather(1, ids)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(largest, "_AT_ONCE", 64)
-        found = log_softmax_at(logits, ids)
-        with torch.inference_mode():  # there they are written over
-            in_place = log_softmax_at(logits.clone(), ids)
-    torch.testing.assert_close(in_place, expected, equal_nan=True)
-    torch.testing.assert_close(found, expected, equal_nan=True)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, finfo, nn
 
 from transformer.checks import require_beam
-from transformer.decoding.largest import log_softmax_at, topk
+from transformer.decoding.largest import topk
 from transformer.decoding.search import (
     NOT_FINITE,
     Sources,
@@ -51,7 +51,6 @@ def likeliest(
     """Log-probabilities and ids of each row's likeliest tokens, best first.
 
     Of equals the lowest id comes first; what has no probability comes last, at -inf.
-    The logits may be written over.
 
     Raises:
         ValueError: for logits that are NaN or +inf.
@@ -68,7 +67,7 @@ def likeliest(
             best = left.argmax(dim=-1, keepdim=True)  # of equals the lowest id
             ids[tied, place] = best.squeeze(1)
             left.scatter_(1, best, -math.inf)
-    log_probabilities = log_softmax_at(logits, ids)
+    log_probabilities = logits.log_softmax(dim=-1).gather(1, ids)
     nowhere = log_probabilities.isnan()  # where every logit is -inf
     return log_probabilities.masked_fill(nowhere, -math.inf), ids
 

@@ -16,11 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.decoding.fast import (
-    FastDecoder,
-    FastDecoderLayer,
-    PackedLinear,
-)
+from transformer.decoding.fast import FastDecoder, FastDecoderLayer
+from transformer.decoding.packed import PackedLinear, onednn_worth
 from transformer.decoding.step import DecoderState
 from transformer.onednn import onednn_pays
 
@@ -221,8 +218,7 @@ class CompiledState:
 
 
 _FEW = 4  # rows: with eight the compiler's own products were no faster
-# Multiplications of the expanding map: in trials oneDNN lost at 2**22, won at 2**24.
-_LARGE = 2**23
+_LARGE = 4  # times what one product needs for oneDNN: a step has smaller ones, too
 # The compiler's options, by who makes the products of a step.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "the compiler": {
@@ -273,8 +269,9 @@ class CompiledDecoder(FastDecoder):
             who = "the compiler"
         else:
             weight = self.layers[0].expand.weight
-            large = rows * weight.numel() >= _LARGE
-            who = "oneDNN" if large and onednn_pays(weight) else "PyTorch"
+            work = rows * weight.numel()  # multiplications of the expanding map
+            large = onednn_pays(weight) and work >= _LARGE * onednn_worth()
+            who = "oneDNN" if large else "PyTorch"
         if who not in self._steps:
             inside = self.output if rows <= _FEW else None
             run = _compile(CompiledStep(self, inside), _OPTIONS[who])

@@ -14,68 +14,19 @@ from torch.nn import functional as F
 
 from transformer.checks import require_ids
 from transformer.decoder import DecoderLayer
+from transformer.decoding.packed import PackedLinear
 from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layers
 from transformer.decoding.support import packable_weights, unwrap
 from transformer.encoder import EncoderLayer, Residual
 from transformer.masks import padding_mask
-from transformer.onednn import onednn_pays
 
 __all__ = [
-    "PackedLinear",
     "FlatResidual",
     "FastEncoderLayer",
     "FastDecoderLayer",
     "FastState",
     "FastDecoder",
 ]
-
-
-class PackedLinear(NamedTuple):
-    """Linear maps of one input side by side: one matrix product for all of them.
-
-    `blocked` is the same weight in the order that oneDNN reads it in, if there is one.
-    """
-
-    weight: Float[Tensor, "inputs outputs"]
-    bias: Float[Tensor, " outputs"] | None
-    blocked: Tensor | None
-
-    @classmethod
-    def pack(cls, *maps: nn.Linear, first: float = 1.0) -> "PackedLinear":
-        """Lay maps side by side, the first of them multiplied by a number."""
-        factors = [first] + [1.0] * (len(maps) - 1)
-        pairs = list(zip(maps, factors, strict=True))
-        weight = torch.cat([one.weight.detach() * factor for one, factor in pairs])
-        biases = [
-            one.bias.detach() * factor for one, factor in pairs if one.bias is not None
-        ]
-        bias = torch.cat(biases) if biases else None
-        return cls(weight.T.contiguous(), bias, _blocked(weight))
-
-    def __call__(
-        self, x: Float[Tensor, "rows inputs"]
-    ) -> Float[Tensor, "rows outputs"]:
-        if self.blocked is not None and self.is_worth_onednn(len(x)):
-            linear = torch.ops.mkldnn._linear_pointwise
-            return cast("Tensor", linear(x, self.blocked, self.bias, "none", [], ""))
-        if self.bias is None:
-            return x @ self.weight
-        return torch.addmm(self.bias, x, self.weight)
-
-    def is_worth_onednn(self, rows: int) -> bool:
-        """Whether a product with so many rows is large enough for oneDNN."""
-        return rows * self.weight.numel() >= _WORTH_ONEDNN
-
-
-_WORTH_ONEDNN = 2**21  # multiplications: the call itself costs more than few save
-
-
-def _blocked(weight: Float[Tensor, "outputs inputs"]) -> Tensor | None:
-    """The weight as oneDNN wants it, where oneDNN is the faster library."""
-    reorder = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-    if reorder is None or not onednn_pays(weight):
-        return None
-    return cast("Tensor", reorder(weight))
 
 
 class FlatResidual(NamedTuple):

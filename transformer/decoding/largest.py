@@ -1,4 +1,4 @@
-"""The largest logits of each row, found by stretches, and their log-softmax.
+"""The largest logits of each row, found by stretches.
 
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
@@ -10,12 +10,10 @@ from torch import Tensor
 __all__ = [
     "argmax",
     "topk",
-    "log_softmax_at",
 ]
 
 
 _WIDTH = 64  # logits in a stretch: quickest in trials with 6,000 to 37,000 tokens
-_AT_ONCE = 2**17  # logits in a part: small enough for a processor's cache
 
 
 def _pays(logits: Float[Tensor, "rows vocabulary"], count: int) -> bool:
@@ -45,26 +43,6 @@ def topk(
     ids = _candidates(logits, count)
     values, places = logits.gather(1, ids).topk(count)
     return values, ids.gather(1, places)
-
-
-def log_softmax_at(
-    logits: Float[Tensor, "rows vocabulary"], ids: Int[Tensor, "rows count"]
-) -> Float[Tensor, "rows count"]:
-    """The log-probabilities of some ids of each row; the logits may be written over.
-
-    In inference mode many logits on a CPU are, part by part, and no second table is
-    made. In half precision the sums would be too coarse: these are left as they are.
-    """
-    own_memory = torch.is_inference_mode_enabled() and logits.device.type == "cpu"
-    many = logits.numel() > _AT_ONCE and logits.dtype.itemsize >= 4
-    if not (own_memory and many):
-        return logits.log_softmax(dim=-1).gather(1, ids)
-    rows, found = max(1, _AT_ONCE // logits.size(1)), []
-    for part, some in zip(logits.split(rows), ids.split(rows), strict=True):
-        part -= part.amax(dim=-1, keepdim=True)
-        chosen = part.gather(1, some)
-        found.append(chosen - part.exp_().sum(dim=-1, keepdim=True).log())
-    return torch.cat(found)
 
 
 def _candidates(
