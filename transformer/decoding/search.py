@@ -248,11 +248,9 @@ def sample(
     def draw(logits: Tensor) -> Tensor:
         best = logits.amax(dim=-1, keepdim=True)
         _require_finite(best)
-        below_best = (logits - best) / divisor
+        shares = ((logits - best) / divisor).softmax(dim=-1)
         if top_p < 1:
-            shares = top_p_filter(below_best.softmax(dim=-1), top_p)
-        else:
-            shares = below_best.exp()  # of a sum that need not be 1
+            shares = top_p_filter(shares, top_p)
         # Laid end to end, the shares are stretches: a point falls into one.
         # `torch.multinomial` would draw one random number a token, not one a row.
         # Rounding must open no stretch for a share of 0: float64, where there is.

@@ -45,9 +45,8 @@ class ChunkedLoss(torch.autograd.Function):
         onednn = onednn_pays(table)
         grad_hidden = torch.zeros_like(hidden, dtype=exact)
         grad_weight = torch.zeros_like(weight.T if onednn else weight, dtype=exact)
-        # Buffers serve all chunks; a product of oneDNN brings its own.
-        shape = min(chunk_size, len(hidden)), len(table)
-        buffers = table.new_empty(shape), table.new_empty(shape)
+        # One serves all chunks; a product of oneDNN brings its own.
+        buffer = table.new_empty(min(chunk_size, len(hidden)), len(table))
         with torch.autocast(device, enabled=False):
             for start in range(0, len(hidden), chunk_size):
                 chunk = slice(start, start + chunk_size)
@@ -55,14 +54,15 @@ class ChunkedLoss(torch.autograd.Function):
                 if onednn:
                     logits = onednn_product(rows, table.T)
                 else:
-                    logits = torch.mm(rows, table.T, out=buffers[0][: len(rows)])
-                probs = torch.softmax(logits, dim=-1, out=buffers[1][: len(rows)])
+                    logits = torch.mm(rows, table.T, out=buffer[: len(rows)])
                 label_logit = logits.gather(-1, label).squeeze(-1).to(exact)
+                probs = torch.softmax(logits, dim=-1, out=logits)  # in their place
                 label_prob = probs.gather(-1, label).squeeze(-1)
                 log_sum = label_logit - label_prob.to(exact).log()  # log Σ exp(z)
                 tiny = torch.finfo(label_prob.dtype).tiny
                 underflow = label_prob < tiny  # then by its definition
-                log_sum[underflow] = logits[underflow].to(exact).logsumexp(-1)
+                logits = rows[underflow] @ table.T
+                log_sum[underflow] = logits.to(exact).logsumexp(-1)
                 loss += (log_sum - (1 - smoothing) * label_logit).sum()
                 if needs_grad:
                     each = torch.arange(len(rows), device=hidden.device)
