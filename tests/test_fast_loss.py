@@ -256,21 +256,42 @@ def test_attention_in_bf16_is_torchs_in_float32_rounded(seed, queries, keys, mas
     torch.manual_seed(seed)
     query, key = 3 * torch.randn(2, 2, queries, 8), torch.randn(2, 2, keys, 8)
     value, upstream = torch.randn(2, 2, keys, 5), torch.randn(2, 2, queries, 5)
-    parts = [part.requires_grad_() for part in (query, key, value)]
+    halves = [part.bfloat16().requires_grad_() for part in (query, key, value)]
+    parts = [half.detach().float().requires_grad_() for half in halves]
     mask = torch.rand(2, 1, queries, keys) < 0.6 if masked else None  # with empty rows
     with bf16_autocast("cpu"):
-        found = F.scaled_dot_product_attention(*parts, mask, 0.0)
+        found = F.scaled_dot_product_attention(*halves, mask, 0.0)
     exact = F.scaled_dot_product_attention(*parts, mask)
     assert found.dtype == torch.bfloat16
-    near = {"rtol": 0.05, "atol": 0.05}
-    torch.testing.assert_close(found.float(), exact, **near)
+    torch.testing.assert_close(found.float(), exact, rtol=0.02, atol=0.02)
     if masked:
         empty = (~mask.any(dim=-1)).expand(found.shape[:-1])
         assert (found[empty] == 0).all()
-    ours = torch.autograd.grad(found, parts, upstream.bfloat16())
-    theirs = torch.autograd.grad(exact, parts, upstream)
+    ours = torch.autograd.grad(found, halves, upstream.bfloat16())
+    theirs = torch.autograd.grad(exact, parts, upstream.bfloat16().float())
     for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=0.1, atol=0.2)
+        assert one.dtype == torch.bfloat16
+        torch.testing.assert_close(one.float(), other, rtol=0.05, atol=0.08)
+
+
+def test_attention_in_bf16_has_no_second_derivative():
+    query = torch.randn(1, 2, 3, 4, dtype=torch.bfloat16, requires_grad=True)
+    with bf16_autocast("cpu"):
+        found = F.scaled_dot_product_attention(query, query, query)
+    (first,) = torch.autograd.grad(found.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_heads_shared_by_queries_in_bf16_have_gradients_of_their_shapes():
+    query, shared = torch.randn(2, 4, 3, 8), torch.randn(2, 1, 5, 8)
+    halves = [each.bfloat16().requires_grad_() for each in (query, shared, shared)]
+    with bf16_autocast("cpu"):
+        found = F.scaled_dot_product_attention(*halves)
+    exact = F.scaled_dot_product_attention(query, *[shared.expand(2, 4, 5, 8)] * 2)
+    torch.testing.assert_close(found.float(), exact, rtol=0.05, atol=0.05)
+    found.float().sum().backward()
+    assert all(half.grad.shape == half.shape for half in halves)
 
 
 def test_a_softmax_in_bf16_is_taken_in_float32():
@@ -282,7 +303,7 @@ def test_a_softmax_in_bf16_is_taken_in_float32():
                 kinds.append(args[0].dtype)
             return func(*args, **(kwargs or {}))
 
-    query = torch.randn(1, 2, 3, 4)
+    query = torch.randn(1, 2, 3, 4, dtype=torch.bfloat16)
     with Softmaxes(), bf16_autocast("cpu"):
         F.scaled_dot_product_attention(query, query, query)
     assert kinds == [torch.float32]

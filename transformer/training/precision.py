@@ -6,10 +6,11 @@ Made from book/15-faster.md: edit the chapter, not this file.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -22,6 +23,32 @@ __all__ = [
 ]
 
 
+class _Attention(torch.autograd.Function):
+    """Attention with products in bfloat16, a softmax in float32, and its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        scores = (query @ key.transpose(-2, -1)).float()
+        weights = masked_softmax(scores.div_(math.sqrt(query.size(-1))), mask)
+        rounded = weights.to(query.dtype)
+        ctx.save_for_backward(query, key, value, weights, rounded)
+        return rounded @ value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, rounded = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_scores = (grad @ value.transpose(-2, -1)).float().mul_(weights)
+        grad_scores -= weights * grad_scores.sum(dim=-1, keepdim=True)
+        grad_scores = grad_scores.div_(math.sqrt(query.size(-1))).to(grad.dtype)
+        grad_query, grad_key = grad_scores @ key, grad_scores.transpose(-2, -1) @ query
+        return grad_query, grad_key, rounded.transpose(-2, -1) @ grad, None
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -30,12 +57,13 @@ def _attention(
     dropout: float = 0.0,
     *more: Any,
 ) -> Tensor:
-    """Attention with products in autocast's precision and a softmax in float32."""
-    if dropout or more or not (mask is None or mask.dtype == torch.bool):
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout, *more)
-    scores = query @ key.transpose(-2, -1)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    return masked_softmax(scores / math.sqrt(query.size(-1)), mask) @ value
+    """Ours, in bfloat16 with a boolean mask or none and no dropout; else PyTorch's."""
+    parts = query, key, value
+    usual = not dropout and not more and (mask is None or mask.dtype == torch.bool)
+    halves = all(part.dtype == torch.bfloat16 for part in parts)
+    if usual and halves and len({part.shape[:-2] for part in parts}) == 1:
+        return cast("Tensor", _Attention.apply(*parts, mask))  # type: ignore[no-untyped-call]
+    return F.scaled_dot_product_attention(*parts, mask, dropout, *more)
 
 
 class _SpelledOut(TorchFunctionMode):
