@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer import (
+    MultiHeadAttention,
     Transformer,
     TransformerConfig,
     bf16_autocast,
@@ -78,6 +79,23 @@ def test_a_model_compiles_into_one_graph_in_bf16_too(model, inputs) -> None:
     with bf16_autocast("cpu"):
         found, expected = compiled(*inputs), model(*inputs)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def test_attention_in_bf16_is_compiled_once_for_batches_of_any_size() -> None:
+    torch.compiler.reset()
+    attention, compiled_graphs = MultiHeadAttention(8, 2), []
+
+    def backend(graph, example_inputs):
+        compiled_graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(attention, dynamic=True, fullgraph=True, backend=backend)
+    for sources in (2, 3, 5):
+        x = torch.randn(sources, 4, 8)
+        with bf16_autocast("cpu"):
+            found, expected = compiled(x, x, x), attention(x, x, x)
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert len(compiled_graphs) == 1
 
 
 def test_encode_and_decode_compile_into_one_graph_for_any_length() -> None:

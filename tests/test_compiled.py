@@ -103,6 +103,7 @@ def test_compiled_code_decodes_the_same(monkeypatch, who) -> None:
 
 def test_who_makes_the_products_depends_on_the_rows(monkeypatch, as_written) -> None:
     monkeypatch.setattr(compiled, "onednn_pays", lambda weight: True)
+    monkeypatch.setattr(compiled, "onednn_worth", lambda: 2**20)
     decoder = CompiledDecoder(random_model(3))
     for rows, large, whose in (
         (4, 0, ["the compiler"]),

@@ -16,12 +16,14 @@ from torch.nn.utils import parametrizations, prune
 from tests.test_search import DTYPES, fixed_logits, random_case, random_model
 from transformer.decoding.beam import beam_search
 from transformer.decoding.fast import FastDecoder, FastState
+from transformer.decoding.packed import onednn_worth
 from transformer.decoding.search import greedy_search, sample
 from transformer.decoding.step import CachedDecoder, CachedState
 from transformer.decoding.support import packable_weights
 from transformer.encoder import Residual
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
+from transformer.onednn import onednn_pays
 
 BATCH = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
 # Checked shapes make a search several times as slow. A few tests have them here.
@@ -132,8 +134,11 @@ def test_a_fast_search_makes_nothing_on_another_device(search):
     fast = FastDecoder(random_model(1))
     expected = search(fast, BATCH, 8)
     fast = FastDecoder(random_model(1))
+    onednn_worth.cache_clear()
     with torch.device("meta"):
         assert search(fast, BATCH, 8) == expected
+        if onednn_pays(fast.output.weight):
+            assert onednn_worth() in (2**20, 2**21)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

@@ -210,6 +210,14 @@ leads = lambda run: [1.0, 1.0]
 # null: as much memory as the libraries
 peak = lambda run: 1.0
 
+# %% claim: With memory kept, at width 128
+# null: as fast as the libraries
+among = {name: [1.0, 1.0] for name in among}
+
+# %% claim: With memory kept, at width 128
+# null: who takes turns makes no difference
+among["ten"] = among["three"]
+
 # %% claim: Under autocast a trained
 # null: autocast makes no difference
 bf16_autocast = lambda device: torch.no_grad()

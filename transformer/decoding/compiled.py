@@ -217,7 +217,7 @@ class CompiledState:
             self.width = beam
 
 
-_FEW = 4  # rows: with eight the compiler's own products were no faster
+_FEW = 4  # rows: with eight the compiler's products were slower on one processor
 _LARGE = 4  # times what one product needs for oneDNN: a step has smaller ones, too
 # The compiler's options, by who makes the products of a step.
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -244,7 +244,8 @@ class FastDecoder:
     make a new FastDecoder after any other. What packed weights cannot follow exactly
     is decoded by the plain cache instead: half precision and autocast, modules with
     hooks, and those that are not the book's own (LoRA, quantisation, another
-    activation). In float32 logits may differ from the plain ones in their last bits.
+    activation). In float32 logits may differ from the plain ones in their last bits,
+    and, where oneDNN multiplies, from one process to another.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.

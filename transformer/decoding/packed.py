@@ -60,9 +60,11 @@ def onednn_worth() -> int:
     """From how many multiplications on oneDNN is worth its call: 2²⁰, or twice as many.
 
     The call costs more than PyTorch's own, and how soon the product makes up for that
-    depends on the processor: one of 2²⁰ multiplications is timed both ways, once.
+    depends on the processor: one of 2²⁰ multiplications is timed both ways, once, on
+    the threads that there are then.
     """
-    x, weight = torch.ones(64 + 128, 128, dtype=torch.float32).split((64, 128))
+    ones = torch.ones(64 + 128, 128, dtype=torch.float32, device="cpu")
+    x, weight = ones.split((64, 128))
     blocked = _blocked(weight)
     ways = (
         lambda: torch.addmm(weight[0], x, weight),

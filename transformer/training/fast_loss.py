@@ -45,7 +45,7 @@ class ChunkedLoss(torch.autograd.Function):
         onednn = onednn_pays(table)
         grad_hidden = torch.zeros_like(hidden, dtype=exact)
         grad_weight = torch.zeros_like(weight.T if onednn else weight, dtype=exact)
-        # One serves all chunks; a product of oneDNN brings its own.
+        # One buffer serves all chunks; each product of oneDNN brings its own memory.
         buffer = table.new_empty(min(chunk_size, len(hidden)), len(table))
         with torch.autocast(device, enabled=False):
             for start in range(0, len(hidden), chunk_size):

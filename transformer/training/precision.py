@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -38,8 +37,11 @@ class _Attention(torch.autograd.Function):
         return rounded @ value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # for a graph of the gradient, which has none here
+            raise RuntimeError(
+                "bf16_autocast has no second derivative on a CPU: use torch.autocast"
+            )
         query, key, value, weights, rounded = ctx.saved_tensors
         grad = grad.contiguous()
         grad_scores = (grad @ value.transpose(-2, -1)).float().mul_(weights)
@@ -57,11 +59,14 @@ def _attention(
     dropout: float = 0.0,
     *more: Any,
 ) -> Tensor:
-    """Ours, in bfloat16 with a boolean mask or none and no dropout; else PyTorch's."""
+    """Ours for equal leading sizes in bfloat16, a boolean mask or none, and no dropout.
+
+    Else PyTorch's.
+    """
     parts = query, key, value
     usual = not dropout and not more and (mask is None or mask.dtype == torch.bool)
     halves = all(part.dtype == torch.bfloat16 for part in parts)
-    if usual and halves and len({part.shape[:-2] for part in parts}) == 1:
+    if usual and halves and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         return cast("Tensor", _Attention.apply(*parts, mask))  # type: ignore[no-untyped-call]
     return F.scaled_dot_product_attention(*parts, mask, dropout, *more)
 
@@ -88,7 +93,8 @@ class _SpelledOut(TorchFunctionMode):
 def bf16_autocast(device: str | torch.device) -> Iterator[None]:
     """Autocast to bfloat16; on a CPU, attention is spelled out.
 
-    There, fused attention in bfloat16 is slow where sequences are short.
+    There, fused attention in bfloat16 is slow where sequences are short; ours has no
+    second derivative, and `torch.func` cannot transform it.
     """
     kind = torch.device(device).type
     with ExitStack() as stack:
