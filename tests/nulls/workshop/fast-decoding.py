@@ -148,7 +148,7 @@ for run in products.values():
     ]
 
 # %% claim: Beside PyTorch's products the
-# null: the two runs are one
+# null: Intel's run is AMD's
 products["Intel"] = products["AMD"]
 
 # %% claim: Beside PyTorch's products the
@@ -188,7 +188,7 @@ for run in newest["runs"]:
 
 # %% claim: In the medians of all runs but the last the compiled
 # null: level with MarianMT on the Intel processor
-for run in fourth["runs"]:
+for run in intels["runs"]:
     run["compiled_ahead"]["MarianMT"]["median"] = 1.0
 
 # %% claim: Sampling on one thread
