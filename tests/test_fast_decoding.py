@@ -23,7 +23,6 @@ from transformer.decoding.support import packable_weights
 from transformer.encoder import Residual
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
-from transformer.onednn import onednn_pays
 
 BATCH = [[3, 4, 5], [6], [7, 8], [9, 3, 10, 4]]
 # Checked shapes make a search several times as slow. A few tests have them here.
@@ -134,11 +133,25 @@ def test_a_fast_search_makes_nothing_on_another_device(search):
     fast = FastDecoder(random_model(1))
     expected = search(fast, BATCH, 8)
     fast = FastDecoder(random_model(1))
-    onednn_worth.cache_clear()
     with torch.device("meta"):
         assert search(fast, BATCH, 8) == expected
-        if onednn_pays(fast.output.weight):
-            assert onednn_worth() in (2**20, 2**21)
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="oneDNN")
+@pytest.mark.parametrize(("seconds", "worth"), [((2, 1), 2**20), ((1, 2), 2**21)])
+def test_onednn_is_worth_less_work_where_a_trial_says_so(monkeypatch, seconds, worth):
+    """The trial is made on the CPU, whatever the default device."""
+    left, found = list(seconds), []
+
+    def repeat(way, **_):
+        found.append(way())
+        return [left.pop(0)]
+
+    monkeypatch.setattr("timeit.repeat", repeat)
+    with torch.device("meta"):
+        assert onednn_worth.__wrapped__() == worth
+    assert {each.device.type for each in found} == {"cpu"}
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

@@ -136,7 +136,7 @@ def shift_seeds(by: int) -> None:
 
 def play(
     chapter: Path, before: Callable[[str, dict[str, Any]], None] = lambda *_: None
-) -> list[tuple[str, Exception]]:
+) -> list[tuple[Any, Exception]]:
     """Run a chapter; the cells that raised, and what. `before` is called at a claim."""
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -148,7 +148,7 @@ def play(
         with contextlib.redirect_stdout(io.StringIO()):
             done = shell.run_cell(cell.source)
         if not done.success:
-            raised.append((cell.source, done.error_before_exec or done.error_in_exec))
+            raised.append((cell, done.error_before_exec or done.error_in_exec))
             if not is_claim:  # what comes later may need it
                 break
     return raised
@@ -167,20 +167,29 @@ def run(root: Path, chapter: Path, verbose: bool = False) -> list[str]:
             if verbose:
                 print(line, "|", where, flush=True)
 
-    for source, error in play(chapter, attempt_nulls):
-        begins = source.partition("\n")[0]
-        wrong.append(f"the chapter itself raises {error!r}: {begins}")
-    return wrong
+    return wrong + [raises(cell, error) for cell, error in play(chapter, attempt_nulls)]
+
+
+def raises(cell: Any, error: Exception) -> str:
+    """What to say of a cell that fails by itself."""
+    begins = cell.source.partition("\n")[0]
+    return f"the chapter itself raises {error!r}: {begins}"
 
 
 def from_other_seeds(chapter: Path, shift: int) -> list[str]:
-    """The claims that do not hold there, each with the line that fails."""
+    """The claims that do not hold there, each with the line that fails.
+
+    And the cell that is no claim and raises: those behind it were not run.
+    """
     shift_seeds(shift)
     found = []
-    for source, error in play(chapter):
+    for cell, error in play(chapter):
+        if "claim" not in cell.metadata.get("tags", []):
+            found.append(f"{raises(cell, error)} (stopped)")
+            continue
         frames = traceback.extract_tb(error.__traceback__)
         inside = [f.line for f in frames if f.filename.startswith("<ipython")]
-        begins = source.partition("\n")[0]
+        begins = cell.source.partition("\n")[0]
         found.append(f"{begins} … | {(*inside, repr(error))[0]}")
     return found
 
