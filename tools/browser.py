@@ -11,7 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SHELL = "chromium-headless-shell"  # without a window: pages take less time
+NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def find() -> str | None:
@@ -27,10 +28,12 @@ def find() -> str | None:
 def install() -> None:
     """Debian's package where there is apt, else the browser that playwright fetches."""
     if shutil.which("apt-get"):
-        root = [] if os.geteuid() == 0 else ["sudo"]
-        packages = ["install", "-y", "-qq", "chromium"]
-        for command in (["update", "-qq"], packages):
-            subprocess.run([*root, "apt-get", *command], check=True, stdout=sys.stderr)
+        apt_get = ["apt-get"] if os.geteuid() == 0 else ["sudo", "apt-get"]
+        packages = [*apt_get, "install", "-y", "-qq"]
+        subprocess.run([*apt_get, "update", "-qq"], check=True, stdout=sys.stderr)
+        shell = subprocess.run([*packages, SHELL], check=False, stdout=sys.stderr)
+        if shell.returncode:  # there is none, as in Ubuntu
+            subprocess.run([*packages, "chromium"], check=True, stdout=sys.stderr)
     else:
         command = [sys.executable, "-m", "playwright", "install", "chromium"]
         subprocess.run(command, check=True, stdout=sys.stderr)
