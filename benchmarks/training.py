@@ -44,20 +44,22 @@ from transformer.training.precision import bf16_autocast
 OURS = "ours"
 PEERS = ("torch.nn.Transformer", "MarianMT", "x-transformers")
 # From the tutorials' model to ours, a step at a time. "three projections" has the loss
-# in chunks, "ours" also the faster dropout. Two steps are left out of the package:
-# "PyTorch's dropout" is "three projections" with query, key and value by one product,
-# and "no masks" is "ours" without masks.
+# in chunks, "usual products" also the faster dropout, "ours" also linear layers by
+# oneDNN. Two steps are left out of the package: "PyTorch's dropout" is "three
+# projections" with query, key and value by one product, and "no masks" is "ours"
+# without masks.
 LADDER = (
     "plain",
     "fused Adam",
     "fused attention",
     "three projections",
     "PyTorch's dropout",
+    "usual products",
     OURS,
     "no masks",
 )
-# Only where asked for: "compiled" takes minutes, and "other library" has the products
-# of the loss by MKL where "ours" has them by oneDNN, or the other way round.
+# Only where asked for: "compiled" takes minutes, and "other library" has by MKL the
+# products that "ours" has by oneDNN, or the other way round.
 OWN = (*LADDER, "compiled", "other library")
 TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 1024}
 
@@ -90,7 +92,7 @@ def our_rung(name: str, size: str) -> tuple[nn.Module, Loss]:
     model = our_model(size)
     if name == "PyTorch's dropout":
         replace_self_attention(model, PackedAttention, encoder=True)
-    if name in (OURS, "no masks", "compiled", "other library"):
+    if name in (OURS, "usual products", "no masks", "compiled", "other library"):
         use_fast_dropout(model)
     if name == "other library":
         onednn._INTELS = not onednn._INTELS
@@ -129,6 +131,9 @@ def take_turns(task: dict[str, Any]) -> None:
         if task["bf16"] and task["formula"]:
             with bf16_autocast("cpu"):
                 yield
+        elif name in (OURS, "no masks", "other library"):
+            with onednn.onednn_linears():
+                yield
         else:
             with torch.autocast("cpu", torch.bfloat16, enabled=task["bf16"]):
                 yield
@@ -160,8 +165,11 @@ def cases(
         race_of = {"size": size, "threads": count, "bf16": bf16, "kept": kept}
         if size == "tiny" and count == 1:
             names = [*dict.fromkeys((*LADDER, *PEERS))]
+            if bf16:  # there, all products are the usual ones
+                names.remove("usual products")
         else:
             names = ["plain", OURS, *PEERS[: 2 if size == "base" else 3]]
+            names += [] if bf16 else ["usual products"]
         yield {**race_of, "in_order": True}, names
         if size == "tiny" and count == 1 and not bf16:
             yield {**race_of, "in_order": False}, ["plain", OURS, *PEERS[:2]]

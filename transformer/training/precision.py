@@ -5,7 +5,7 @@ Made from book/15-faster.md: edit the chapter, not this file.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -15,10 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from transformer.attention import masked_softmax
+from transformer.onednn import onednn_linears
 
 __all__ = [
     "bf16_autocast",
     "made_for_bf16",
+    "fast_products",
 ]
 
 
@@ -111,3 +113,10 @@ def made_for_bf16(device: str | torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     names = "_is_amx_tile_supported", "_is_avx512_bf16_supported"
     return any(getattr(torch.cpu, name, lambda: False)() for name in names)
+
+
+def fast_products(
+    device: str | torch.device, bf16: bool
+) -> AbstractContextManager[Any]:
+    """Products in bfloat16, or those in float32 by the faster library."""
+    return bf16_autocast(device) if bf16 else onednn_linears(device)

@@ -7,7 +7,6 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.dropout import use_fast_dropout
 from transformer.training.loop import StepMetrics
-from transformer.training.precision import bf16_autocast
+from transformer.training.precision import fast_products
 from transformer.training.run import Run
 from transformer.training.run_folder import RunFolder
 from transformer.training.train_state import TrainState
@@ -153,7 +152,7 @@ def text_loss(
     device = next(model.parameters()).device
     whole = (len(ids) - 1) // window * window
     total = 0.0
-    with evaluating(model), _precision(device, bf16):
+    with evaluating(model), fast_products(device, bf16):
         for first, last, width in ((0, whole, window), (whole, len(ids) - 1, None)):
             if first == last:
                 continue
@@ -167,10 +166,6 @@ def text_loss(
             ):
                 total += _summed_loss(model, some.to(device), wanted.to(device)).item()
     return total / (len(ids) - 1)
-
-
-def _precision(device: torch.device, bf16: bool) -> Any:
-    return bf16_autocast(device.type) if bf16 else nullcontext()
 
 
 def _summed_loss(
@@ -253,7 +248,7 @@ class _TextRun(Run):
         total, labels = torch.zeros((), device=device), len(batch) * window
         with state.taking_step(f"{config.seed} {step}", learning_rate):
             for part in windows.split(rows):
-                with _precision(device, config.bf16):
+                with fast_products(device, config.bf16):
                     loss = _summed_loss(
                         state.model, part[:, :-1], part[:, 1:], config.label_smoothing
                     )
