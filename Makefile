@@ -17,8 +17,10 @@ SITE := _build/html/index.html
 
 # Two chapters or two test files run side by side, one thread each. What they free they
 # keep: glibc would give the memory back, and fetch the same pages again at each step.
+# The instructions that the processor names are taken on trust: PyTorch's compiler would
+# try them out, in each process anew.
 ALONE := OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 \
-	MALLOC_TOP_PAD_=67108864
+	MALLOC_TOP_PAD_=67108864 TORCHINDUCTOR_VEC_ISA_OK=1
 PYTEST := $(ALONE) $(PY) -m pytest -p no:nbval
 # The site's tests need the site; exercises are checked as readers meet them, plain.
 BUILT := --ignore tests/test_site.py
