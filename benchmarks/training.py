@@ -38,13 +38,14 @@ from transformer import onednn
 from transformer.text.batches import Batch, example_length, make_batch
 from transformer.text.words import PAD_ID
 from transformer.training.dropout import use_fast_dropout
+from transformer.training.linear import onednn_linears
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast
 
 OURS = "ours"
 PEERS = ("torch.nn.Transformer", "MarianMT", "x-transformers")
 # From the tutorials' model to ours, a step at a time. "three projections" has the loss
-# in chunks, "usual products" also the faster dropout, "ours" also linear layers by
+# in chunks, "usual linear layers" also the faster dropout, "ours" also linear layers by
 # oneDNN. Two steps are left out of the package: "PyTorch's dropout" is "three
 # projections" with query, key and value by one product, and "no masks" is "ours"
 # without masks.
@@ -54,7 +55,7 @@ LADDER = (
     "fused attention",
     "three projections",
     "PyTorch's dropout",
-    "usual products",
+    "usual linear layers",
     OURS,
     "no masks",
 )
@@ -92,7 +93,7 @@ def our_rung(name: str, size: str) -> tuple[nn.Module, Loss]:
     model = our_model(size)
     if name == "PyTorch's dropout":
         replace_self_attention(model, PackedAttention, encoder=True)
-    if name in (OURS, "usual products", "no masks", "compiled", "other library"):
+    if name in (OURS, "usual linear layers", "no masks", "compiled", "other library"):
         use_fast_dropout(model)
     if name == "other library":
         onednn._INTELS = not onednn._INTELS
@@ -132,7 +133,7 @@ def take_turns(task: dict[str, Any]) -> None:
             with bf16_autocast("cpu"):
                 yield
         elif name in (OURS, "no masks", "other library"):
-            with onednn.onednn_linears():
+            with onednn_linears():
                 yield
         else:
             with torch.autocast("cpu", torch.bfloat16, enabled=task["bf16"]):
@@ -165,11 +166,11 @@ def cases(
         race_of = {"size": size, "threads": count, "bf16": bf16, "kept": kept}
         if size == "tiny" and count == 1:
             names = [*dict.fromkeys((*LADDER, *PEERS))]
-            if bf16:  # there, all products are the usual ones
-                names.remove("usual products")
+            if bf16:  # there, ours has them
+                names.remove("usual linear layers")
         else:
             names = ["plain", OURS, *PEERS[: 2 if size == "base" else 3]]
-            names += [] if bf16 else ["usual products"]
+            names += [] if bf16 else ["usual linear layers"]
         yield {**race_of, "in_order": True}, names
         if size == "tiny" and count == 1 and not bf16:
             yield {**race_of, "in_order": False}, ["plain", OURS, *PEERS[:2]]

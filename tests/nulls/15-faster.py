@@ -164,22 +164,6 @@ FastDropout.eval = lambda self: self
 rates_of = tiny
 tiny = lambda runs, kept: dict.fromkeys(rates_of(runs, kept=kept), 1.0)
 
-# %% claim: By either library a layer's
-# null: products of bfloat16 matrices
-_INTELS = False
-_linear = lambda x, weight, bias: F.linear(
-    x.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16()
-).float()
-onednn_linears = _Linears
-
-# %% claim: On one thread of this processor
-# null: linear layers by oneDNN bring nothing
-brought = dict.fromkeys(brought, [1.0] * 4)
-
-# %% claim: On one thread of this processor
-# null: they bring the same at each width
-brought = dict.fromkeys(brought, [1.5] * 4)
-
 # %% claim: In every stored run the compiled
 # null: as fast as ours
 median = {"ahead": {"compiled": {"median": 1.0}}}

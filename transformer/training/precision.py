@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from transformer.attention import masked_softmax
-from transformer.onednn import onednn_linears
+from transformer.training.linear import onednn_linears
 
 __all__ = [
     "bf16_autocast",

@@ -118,3 +118,20 @@ no_first_step = kept
 # %% claim: After the same thirty steps
 # null: warm-up does not help
 warmed_up = anew
+
+# %% claim: By either library a layer's
+# null: products of bfloat16 matrices
+exact_linear = nn.Linear.forward
+nn.Linear.forward = lambda self, x: (
+    F.linear(*(part.bfloat16() for part in (x, self.weight, self.bias))).float()
+    if x.dtype == torch.float32
+    else exact_linear(self, x)
+)
+
+# %% claim: On one thread of the newer AMD
+# null: linear layers by oneDNN bring nothing
+brought = dict.fromkeys(brought, [1.0] * 4)
+
+# %% claim: On one thread of the newer AMD
+# null: they bring the same at each width
+brought = dict.fromkeys(brought, [1.5] * 4)
