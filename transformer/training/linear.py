@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN, a library inside PyTorch, where that is faster.
+"""Linear layers by oneDNN, a library inside PyTorch, on AMD's processors.
 
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
