@@ -96,7 +96,8 @@ def bf16_autocast(device: str | torch.device) -> Iterator[None]:
     """Autocast to bfloat16; on a CPU, attention is spelled out.
 
     There, fused attention in bfloat16 is slow where sequences are short; ours has no
-    second derivative, and `torch.func` cannot transform it.
+    second derivative, `torch.func` cannot transform it, and checkpoints of activations
+    (`torch.utils.checkpoint`) must be reentrant.
     """
     kind = torch.device(device).type
     with ExitStack() as stack:
