@@ -60,7 +60,7 @@ LADDER = (
     "no masks",
 )
 # Only where asked for: "compiled" takes minutes, and "other library" has by MKL the
-# products that "ours" has by oneDNN, or the other way round.
+# products that "ours" has by oneDNN, or on Intel's processors the loss by oneDNN.
 OWN = (*LADDER, "compiled", "other library")
 TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 1024}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 __all__ = [
     "onednn_pays",
+    "onednn_linear",
     "onednn_product",
 ]
 
@@ -36,9 +37,14 @@ def onednn_pays(weight: Tensor) -> bool:
     return plain and has_op and on and not _INTELS
 
 
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer's output; the weight may be stored in oneDNN's own order."""
+    linear = torch.ops.mkldnn._linear_pointwise
+    return cast("Tensor", linear(x, weight, bias, "none", [], ""))
+
+
 def onednn_product(
     a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]
 ) -> Float[Tensor, "n m"]:
     """The matrix product a b."""
-    linear = torch.ops.mkldnn._linear_pointwise
-    return cast("Tensor", linear(a.contiguous(), b.T, None, "none", [], ""))
+    return onednn_linear(a.contiguous(), b.T)

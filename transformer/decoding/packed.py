@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer.onednn import onednn_pays
+from transformer.onednn import onednn_linear, onednn_pays
 
 __all__ = [
     "PackedLinear",
@@ -45,7 +45,7 @@ class PackedLinear(NamedTuple):
         self, x: Float[Tensor, "rows inputs"]
     ) -> Float[Tensor, "rows outputs"]:
         if self.blocked is not None and self.is_worth_onednn(len(x)):
-            return _by_onednn(x, self.blocked, self.bias)
+            return onednn_linear(x, self.blocked, self.bias)
         if self.bias is None:
             return x @ self.weight
         return torch.addmm(self.bias, x, self.weight)
@@ -68,15 +68,10 @@ def onednn_worth() -> int:
     blocked = _blocked(weight)
     ways = (
         lambda: torch.addmm(weight[0], x, weight),
-        lambda: _by_onednn(x, weight if blocked is None else blocked, weight[0]),
+        lambda: onednn_linear(x, weight if blocked is None else blocked, weight[0]),
     )
     usual, onednn = (min(timeit.repeat(way, number=5, repeat=20)) for way in ways)
     return 2**20 if onednn < usual else 2**21
-
-
-def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    linear = torch.ops.mkldnn._linear_pointwise
-    return cast("Tensor", linear(x, weight, bias, "none", [], ""))
 
 
 def _blocked(weight: Float[Tensor, "outputs inputs"]) -> Tensor | None:

@@ -3,19 +3,19 @@
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from transformer.onednn import onednn_pays, onednn_product
+from transformer.onednn import onednn_linear, onednn_pays, onednn_product
+from transformer.training.precision import InPlaceOf, bf16_autocast
 
 __all__ = [
     "onednn_linears",
+    "fast_products",
 ]
 
 
@@ -31,8 +31,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         of_x, of_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        linear = torch.ops.mkldnn._linear_pointwise
-        return cast("Tensor", linear(x, weight, bias, "none", [], ""))
+        return onednn_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -80,19 +79,10 @@ def _is_saved_elsewhere() -> bool:
     return top is None or top(True) is not None
 
 
-class _Linears(TorchFunctionMode):
-    """Linear layers by oneDNN in the place of PyTorch's, called as `nn.Linear` does."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is F.linear and len(args) == 3 and _pays_for(*args):
-            return _Linear.apply(*args)  # type: ignore[no-untyped-call]
-        return func(*args, **(kwargs or {}))
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if _pays_for(x, weight, bias):
+        return _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return F.linear(x, weight, bias)
 
 
 def onednn_linears(device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
@@ -103,5 +93,12 @@ def onednn_linears(device: str | torch.device = "cpu") -> AbstractContextManager
     rounding. What transforms or counts PyTorch's own operators, such as `torch.func`,
     `torch.jit.trace` or `FlopCounterMode`, must stay outside.
     """
-    ours = _AMDS and torch.device(device).type == "cpu"
-    return _Linears() if ours else nullcontext()
+    pays = _AMDS and torch.device(device).type == "cpu"
+    return InPlaceOf(F.linear, _linear) if pays else nullcontext()
+
+
+def fast_products(
+    device: str | torch.device, bf16: bool
+) -> AbstractContextManager[Any]:
+    """Products in bfloat16, or those in float32 by the faster library."""
+    return bf16_autocast(device) if bf16 else onednn_linears(device)

@@ -5,7 +5,7 @@ Made from book/15-faster.md: edit the chapter, not this file.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -15,12 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from transformer.attention import masked_softmax
-from transformer.training.linear import onednn_linears
 
 __all__ = [
+    "InPlaceOf",
     "bf16_autocast",
     "made_for_bf16",
-    "fast_products",
 ]
 
 
@@ -73,11 +72,15 @@ def _attention(
     return F.scaled_dot_product_attention(*parts, mask, dropout, *more)
 
 
-class _SpelledOut(TorchFunctionMode):
-    """Attention spelled out in the place of PyTorch's, where nothing is passed by name.
+class InPlaceOf(TorchFunctionMode):
+    """While it lasts, one of PyTorch's functions is ours if nothing is passed by name.
 
-    `MultiHeadAttention` calls it like that.
+    Modules call their functions like that: `nn.Linear` and `MultiHeadAttention` do.
     """
+
+    def __init__(self, theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
+        super().__init__()
+        self.theirs, self.ours = theirs, ours
 
     def __torch_function__(
         self,
@@ -86,8 +89,8 @@ class _SpelledOut(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is F.scaled_dot_product_attention and not kwargs:
-            func = _attention
+        if func is self.theirs and not kwargs:
+            func = self.ours
         return func(*args, **(kwargs or {}))
 
 
@@ -104,7 +107,7 @@ def bf16_autocast(device: str | torch.device) -> Iterator[None]:
         stack.enter_context(torch.autocast(kind, torch.bfloat16))
         if kind == "cpu":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.enter_context(_SpelledOut())
+            stack.enter_context(InPlaceOf(F.scaled_dot_product_attention, _attention))
         yield
 
 
@@ -114,10 +117,3 @@ def made_for_bf16(device: str | torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     names = "_is_amx_tile_supported", "_is_avx512_bf16_supported"
     return any(getattr(torch.cpu, name, lambda: False)() for name in names)
-
-
-def fast_products(
-    device: str | torch.device, bf16: bool
-) -> AbstractContextManager[Any]:
-    """Products in bfloat16, or those in float32 by the faster library."""
-    return bf16_autocast(device) if bf16 else onednn_linears(device)

@@ -24,8 +24,8 @@ from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.dropout import use_fast_dropout
+from transformer.training.linear import fast_products
 from transformer.training.loop import StepMetrics
-from transformer.training.precision import fast_products
 from transformer.training.run import Run
 from transformer.training.run_folder import RunFolder
 from transformer.training.train_state import TrainState

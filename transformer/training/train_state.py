@@ -29,9 +29,9 @@ from transformer.text.batches import (
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.fast_loss import chunked_loss
+from transformer.training.linear import fast_products
 from transformer.training.loop import paper_adam, training_mode
 from transformer.training.loss import label_smoothed_loss
-from transformer.training.precision import fast_products
 
 __all__ = [
     "LossModule",
