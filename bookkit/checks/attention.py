@@ -81,10 +81,10 @@ def check_softmax(answer: Callable[[Tensor], Tensor]) -> Verdict:
             "You subtracted one maximum for the whole tensor. A row far below it "
             "becomes 0/0: subtract each row's own."
         )
-    wide = torch.tensor([[0.0, 200.0, -200.0]])
+    wide = torch.tensor([[0.0, 2000.0, -2000.0]])
     if not near(array(answer(wide)), wide.softmax(dim=-1)):
         return wrong(
-            "A row that holds both −200 and 200 overflows. Subtract its maximum, not "
+            "A row that holds both −2000 and 2000 overflows. Subtract its maximum, not "
             "its mean or its minimum, so that no exponent is above 0."
         )
     return right("Rows sum to 1, and no score overflows.")

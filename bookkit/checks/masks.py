@@ -226,8 +226,9 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
         if not truth(sees_future(leak, torch.tensor([[3, token, 4, 1, 5, 9, 2, 6]]))):
             return wrong(
                 f"A leak from the second token passes where that token is {token}: "
-                "change each token to a different one. A fixed token, or a random "
-                "one, may be the same."
+                "change each token to a different one (a fixed token, or a random "
+                "one, may be the same), and compare numbers, not the place of the "
+                "largest."
             )
     if not caught(_last_to_first, _FEATURES / 5000):
         return wrong(
@@ -240,16 +241,19 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
             "A leak passes that leaves the sum, or the length, of each output "
             "unchanged: compare number by number, (a - b).abs().max()."
         )
-    late = torch.tensor([False, False, False, True])
-    if not truth(
-        sees_future(lambda ids: torch.where(late, unmasked(ids), honest(ids)), ids)
-    ):
-        return wrong(
-            "A leak into the last number of each output passes: compare all numbers "
-            "of an output."
-        )
+    for name, at in ("last", 3), ("first", 0):
+        one = torch.arange(4) == at
+
+        def leaks_into(ids: Tensor, one: Tensor = one) -> Tensor:
+            return torch.where(one, unmasked(ids), honest(ids))
+
+        if not truth(sees_future(leaks_into, ids)):
+            return wrong(
+                f"A leak into the {name} number of each output passes: compare all "
+                "numbers of an output."
+            )
     return right(
-        "Thirteen models judged, two honest and eleven leaking in different ways."
+        "Fourteen models judged, two honest and twelve leaking in different ways."
     )
 
 

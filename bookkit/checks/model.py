@@ -282,14 +282,14 @@ class _LastDigits(Transformer):
 
 
 class _Moved(Transformer):
-    """A model whose logits, or those of two words, move with the share of padding."""
+    """A model whose logits move with the share of padding, at some positions."""
 
-    moves, factor = torch.zeros(2), torch.ones(())
+    moves, factor, places = torch.zeros(11), torch.ones(()), slice(None)
 
     def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         logits = super().forward(source_ids, target_ids).clone()
         share = (source_ids == 0).float().mean(dim=-1)[:, None, None]
-        logits[..., 3:5] += share * self.moves
+        logits[:, self.places] += share * self.moves
         return logits * self.factor**share
 
 
@@ -314,26 +314,31 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
     """A test that finds the models that attend to source padding."""
     with torch.random.fork_rng(devices=[]):
         found: dict[str, set[bool]] = {"right": set(), "cross": set(), "encoder": set()}
-        given: list[Any] = []
-        encoded: list[Any] = []
+        given, encoded = list[Any](), list[Any]()
         for seed in range(3):
             models = _models(seed)
-            whole = models["right"]
+            whole: Any = models["right"]
             whole.register_forward_pre_hook(lambda _, args: given.append(args))
             whole.encoder.register_forward_pre_hook(lambda *_: encoded.append(True))
             for name, model in models.items():
                 found[name].add(truth(answer(model)))
         sees = []
+        whole.__class__ = _Moved
         for moves in (9.0, -9.0), (0.09, -0.09), (0.09, 0.09), (-0.09, -0.09):
-            whole.__class__, whole.moves = _Moved, torch.tensor(moves)
+            whole.moves = F.pad(torch.tensor(moves), (3, 6))  # of two words
             sees.append(truth(answer(whole)))
-        whole.moves, whole.factor = torch.zeros(2), torch.tensor(100.0)
+        alone = [(end, torch.ones(11)) for end in (slice(1), slice(-1, None))]
+        alone += [(slice(None), each) for each in torch.eye(11)]
+        sees_each = True
+        for whole.places, whole.moves in alone:
+            sees_each &= truth(answer(whole))
+        whole.moves, whole.factor = torch.zeros(11), torch.tensor(100.0)
         sees_all_grow = truth(answer(whole))
     intact, cross, encoder = (found[name] for name in ("right", "cross", "encoder"))
     if intact == {False} and sees[0] and not sees_all_grow:
         return wrong(
-            "Compare logits, not the most probable word: a fault may move all of them "
-            "and leave the largest in its place."
+            "Compare the logits themselves: a fault may make all of them larger, and "
+            "leave the most probable word as it was."
         )
     if (intact, cross, encoder) == ({False}, {True}, {True}):
         if not sees[0]:
@@ -343,19 +348,19 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
             )
         if not any(sees[1:]):
             return wrong(
-                "A fault that moves the logits by a few hundredths passes: use a "
-                "tolerance for rounding errors only, such as 1e-4."
+                "A fault that moves some logits by a few hundredths passes: compare "
+                "every logit, with a tolerance for rounding errors only, such as 1e-4."
             )
         if not all(sees):
             return wrong(
                 "A fault passes that only raises logits, or one that only lowers them: "
                 "take the absolute value of each difference, abs()."
             )
+        if not sees_each:
+            return wrong("A fault in one logit, or at one position, passes.")
         return right("Your test finds both faulty models and passes the right one.")
     if (intact, cross, encoder) == ({True}, {False}, {False}):
-        return wrong(
-            "Your test is the wrong way round: True means that padding matters."
-        )
+        return wrong("It is the wrong way round: True means that padding matters.")
     if intact == cross == encoder == {False}:
         return wrong(
             "Your test finds no fault. Does your padded source really hold id 0, and "
@@ -366,9 +371,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         if not encoded:
             return wrong("Your test calls every model faulty.")
         if not given:
-            return wrong(
-                "Call model(source, target) itself, and allow for the last digits."
-            )
+            return wrong("Call model(source, target), and allow for last digits.")
         if any((ids[:, 0] == 0).any() for ids in sources):
             return wrong(
                 "Padding goes behind the source: in front it moves every word to "
@@ -377,20 +380,18 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         if sources and not any((ids == 0).any() for ids in sources):
             return wrong("None of your sources holds padding: that is id 0.")
         return wrong(
-            "Your test calls the right model faulty. Change nothing but the padding, "
-            "and compare with a tolerance: the last digits differ. The default of "
-            "allclose, atol=1e-8, is too strict: 1e-4 will do."
+            "Your test calls the right model faulty. Change only the padding, and "
+            "compare with a tolerance: allclose, with atol=1e-8, is too strict."
         )
     if cross == {False} and encoder == {True}:
         return wrong(
             "Your test misses the model whose cross-attention attends to padding: "
-            "compare the logits of model(source, target), not the memory, with a "
-            "tolerance for rounding errors only."
+            "compare logits, not the memory, with a tolerance for rounding errors only."
         )
     if cross != {True}:
         return wrong(
-            "Your test misses some of the faulty models. Take the absolute value of "
-            "each difference, abs(), with a tolerance for rounding errors only."
+            "Your test misses some of the faulty models. Take abs() of each "
+            "difference, with a tolerance for rounding errors only."
         )
     return wrong(
         "Your test misses the model whose encoder attends to padding: let it encode "

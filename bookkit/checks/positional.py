@@ -208,9 +208,12 @@ def check_ahead(looks_ahead: Callable[[int], Tensor]) -> Verdict:
     verdict = _ahead(64, array(looks_ahead(64)))
     if not verdict.ok:
         return verdict
-    smaller = _ahead(32, array(looks_ahead(32)))
-    if not smaller.ok:
-        return wrong(f"Right for a d_model of 64, not for 32. {smaller.message}")
+    for d_model in 32, 512:
+        other = _ahead(d_model, array(looks_ahead(d_model)))
+        if not other.ok:
+            return wrong(
+                f"Right for a d_model of 64, not for {d_model}. {other.message}"
+            )
     return verdict
 
 

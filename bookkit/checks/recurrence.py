@@ -118,7 +118,7 @@ def check_gate(answer: float) -> Verdict:
     def logit(share: float) -> float:
         return math.log(share / (1 - share))
 
-    if abs(bias - logit(forget)) < 0.02:
+    if abs(bias - logit(forget)) < 0.006:
         return right("A bias of 4 keeps half for 38 steps, one of 0 for a single step.")
     mistakes = {
         0.0: "With a bias of 0 the gate is 0.5: half is lost at every step.",

@@ -128,6 +128,11 @@ WRONG = [
     (check_softmax, lambda s: less(s, s.amin(-1, keepdim=True)), "or its minimum"),
     (
         check_softmax,
+        lambda s: less(s.double(), s.double().amin(-1, keepdim=True)),
+        "or its minimum",
+    ),
+    (
+        check_softmax,
         lambda s: stable(s) * stable(s).sum(-1, keepdim=True) / 2,
         "Every number is 0.5 times",
     ),

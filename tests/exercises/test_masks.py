@@ -273,7 +273,17 @@ WRONG = [
     (
         check_detector,
         compared(lambda a, b: (a - b)[0, :, 0].abs().max() > 1e-5),
-        "all numbers of an output",
+        "into the last number",
+    ),
+    (
+        check_detector,
+        compared(lambda a, b: (a - b)[0, :, -1].abs().max() > 1e-5),
+        "into the first number",
+    ),
+    (
+        check_detector,
+        compared(lambda a, b: (a.argmax(-1) != b.argmax(-1)).any()),
+        "not the place of the largest",
     ),
     (check_detector, lambda m, i: not sees_future(m, i), "the wrong way round"),
     (check_detector, lambda model, ids: True, "calls every model leaking"),

@@ -232,7 +232,7 @@ WRONG = [
         (
             check_detector,
             compared(lambda a, b: (a.argmax(-1) != b.argmax(-1)).any(), (0, n)),
-            "not the most probable word",
+            "Compare the logits themselves",
         )
         for n in (1, 2, 8)
     ),
@@ -253,6 +253,15 @@ WRONG = [
         compared(lambda a, b: (a - b)[0, 0, 0].abs() > 1e-4),
         "number by number",
     ),
+    *(
+        (check_detector, compared(lambda a, b, at=at: far(1e-5)(a[at], b[at])), "one")
+        for at in (
+            (..., [3, 4, 2]),
+            (..., 3),
+            (slice(None), -1),
+            (slice(None), slice(1)),
+        )
+    ),
     (check_detector, compared(lambda a, b: (a - b).max() > 1e-5), "abs()"),
     (check_detector, compared(lambda a, b: (b - a).max() > 1e-5), "abs()"),
     (
@@ -261,7 +270,7 @@ WRONG = [
         "in front it moves every word to another position",
     ),
     (check_detector, compared(far(1e-5), (0, 2), 2), "padding: that is id 0"),
-    (check_detector, decoded_without_a_mask, "allow for the last digits"),
+    (check_detector, decoded_without_a_mask, "allow for last digits"),
     (check_detector, exact, "with a tolerance"),
     (check_detector, exact, "atol=1e-8, is too strict"),
     (check_detector, lambda model: [detector()(model)], "True or False, not a list"),

@@ -243,6 +243,7 @@ WRONG = [
         "only the length of the chunk before",
     ),
     (check_ahead, lambda d: 64 * rotation(2, 64), "64, not for 32. The shape"),
+    (check_ahead, lambda d: 4096 / d * rotation(2, d), "64, not for 512."),
     (check_start, lambda encode, chunks: torch.cat(chunks, 1), "list"),
     (check_start, lambda encode, chunks: chunks, "as it went in"),
     (check_start, lambda encode, chunks: [c[:, :1] for c in chunks], "shape"),

@@ -150,6 +150,13 @@ WRONG = [
     (check_attend_others, others(fill=0.0), "e⁰"),
     (check_attend_others, others(fill=-30.0), "low enough"),
     (check_attend_others, others(fill=-99.0), "low enough"),
+    (
+        check_attend_others,
+        lambda x, q, k, v: (
+            (x @ q @ (x @ k).T - 1e4 * torch.eye(len(x))).softmax(-1) @ x @ v
+        ),
+        "low enough",
+    ),
     (check_attend_others, guarded, "added to the sum"),
     (check_attend_others, zero_times_infinity, "0 multiplied by ∞"),
     (check_attend_others, five_words, "use len(x)"),

@@ -84,6 +84,7 @@ WRONG = [
     (check_gradient, by_logarithms(math.log, math.exp), "none below 0"),
     (check_gradient, by_logarithms(torch.log, torch.exp), "u may be negative"),
     (check_gate, 5, "0.51 of the cell is left"),
+    (check_gate, 4.95, "0.49 of the cell is left"),
     (check_gate, 0, "half is lost at every step"),
     (check_gate, 0.5 ** (1 / 100), "the gate itself"),
     (check_gate, -4.97, "negative bias"),
