@@ -38,7 +38,7 @@ class StaticState(FastState):
         memory = self.encode(source)
         _, _, rows, heads, _, d_k = memory.shape
         past = [memory.new_zeros(2, rows, heads, length, d_k) for _ in layers]
-        super().__init__(None, memory, None, past, None, 1, stores=[], spare=memory)
+        super().__init__(None, memory, None, past, None, beam_size=1)
         self.cells = torch.arange(length, device=source.device)
         self.position = source.new_zeros(1)
         self.tokens = source.new_full((rows,), BOS_ID)

@@ -103,39 +103,6 @@ def test_every_logit_is_that_of_the_whole_model(rng, beam_size, first):
 
 
 @quick
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("many", [0, 2**18])
-def test_a_past_that_outgrows_its_room_is_kept(monkeypatch, many, beam_size):
-    """Several times, with sources dropped in between."""
-    monkeypatch.setattr("transformer.decoding.fast._MANY", many)
-    torch.manual_seed(beam_size)
-    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 8, "dropout": 0.0}
-    model = Transformer(TransformerConfig(11, 11, **sizes, max_length=64))
-    model.double().eval()
-    source = torch.randint(3, 11, (4, 5))
-    with torch.inference_mode():
-        state = FastDecoder(model).prefill(source, 60, beam_size)
-        tokens, rooms = torch.ones(4, 1, dtype=torch.int64), set()
-        for place in range(60):
-            logits = state.step(tokens[:, -1])
-            rows = source.repeat_interleave(len(tokens) // len(source), 0)
-            torch.testing.assert_close(logits, model(rows, tokens)[:, -1])
-            rooms.add(state.past[0].size(3))
-            kept = range(len(source) - (place in (20, 47)))
-            parents = [
-                source_row * state.width + random.Random(place).randrange(state.width)
-                for source_row in kept
-                for _ in range(beam_size)
-            ]
-            state.reorder(torch.tensor(parents))
-            source = source[: len(kept)]
-            new = torch.randint(2, 9, (len(parents), 1))
-            tokens = torch.cat((tokens[parents], new), dim=1)
-    assert len(rooms) > 2
-    assert max(rooms) <= 60 * beam_size * 4 / 3
-
-
-@quick
 @pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
 def test_a_fast_search_refuses_what_the_plain_one_refuses(search):
     fast = FastDecoder(random_model())

@@ -448,3 +448,14 @@ def test_autocast_takes_a_device_by_name_or_as_it_is() -> None:
     for device in ("cpu", torch.device("cpu"), torch.device("cpu", 0)):
         with bf16_autocast(device):
             assert (x @ x).dtype is torch.bfloat16
+
+
+@pytest.mark.plain
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")  # torch's, of its own parts
+def test_the_chunked_loss_compiles_to_machine_code():
+    """Also where oneDNN would multiply, whose product cannot be compiled."""
+    hidden, weight, labels = inputs(dtype=torch.float32)
+    expected = chunked_loss(hidden, weight, labels)
+    found = torch.compile(chunked_loss)(hidden, weight, labels)
+    torch.testing.assert_close(found, expected)

@@ -1,5 +1,6 @@
 """The live model, driven as a person would: a browser, a keyboard, files on a disk."""
 
+import json
 import math
 import re
 import runpy
@@ -11,6 +12,7 @@ import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Dialog, Locator, Page, expect
+from small_runs import load_dataset, run_steps, write_corpus
 
 from bookkit import BreakLab, explore
 from bookkit.lab import Part, Runs
@@ -37,6 +39,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("live") / "a folder" / "page.html"
     assert main(["explore", "--out", str(path)]) == 0
     return path.as_uri()
+
+
+def test_sentences_to_try_are_those_of_its_run_that_fit(tmp_path, monkeypatch) -> None:
+    data, run = write_corpus(tmp_path / "data"), tmp_path / "run"
+    for language in ("fr", "en"):  # one sentence that is too long
+        path = data / f"val.{language}"
+        path.write_text("a " * 99 + "\n" + path.read_text("utf-8"), "utf-8")
+    run_steps(load_dataset(data), run)
+    sentences = (data / "val.fr").read_text("utf-8").splitlines()
+    assert describe(run)["sentences"] == sentences[1:]
+    described = json.loads((run / "run.json").read_text("utf-8"))
+    (run / "run.json").write_text(json.dumps({**described, "data": None}), "utf-8")
+    monkeypatch.chdir(data)  # other sentences by the same names
+    assert describe(run)["sentences"] == []
 
 
 def test_a_name_that_is_not_unicode_is_written_and_said(tmp_path, capsys) -> None:

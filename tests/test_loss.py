@@ -103,3 +103,17 @@ def test_what_cannot_be_is_refused():
             label_smoothed_loss(logits, torch.full_like(labels, wrong))
     beyond = torch.tensor([[-100, 3]])  # padding may be any number
     assert label_smoothed_loss(logits, beyond, pad_id=-100) > 0
+
+
+def test_a_loss_of_half_precision_is_summed_in_float32():
+    logits, labels = 9 * torch.randn(2, 300, 40), torch.randint(1, 40, (2, 300))
+    for dtype in (torch.bfloat16, torch.float16):
+        half = logits.to(dtype)
+        loss = label_smoothed_loss(half, labels)
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss, label_smoothed_loss(half.float(), labels))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(
+            label_smoothed_loss(logits @ torch.eye(40), labels),
+            label_smoothed_loss(logits.bfloat16().float(), labels),
+        )

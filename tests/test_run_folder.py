@@ -322,6 +322,9 @@ def test_another_run_may_not_take_the_folder(dataset, tmp_path):
         run_steps(dataset, tmp_path, 1, other)
     with pytest.raises(ValueError, match="its d_ff is 16, here 8"):
         run_steps(dataset, tmp_path, 1, model=small_model(dataset, d_ff=8))
+    other = dataclasses.replace(CONFIG, schedule="cosine")  # its epochs count, too
+    with pytest.raises(ValueError, match="its schedule is 'inverse-sqrt', here 'cosi"):
+        run_steps(dataset, tmp_path, 1, other)
     fewer = dataset._replace(train=dataset.train[1:])
     with pytest.raises(ValueError, match="another run: its dataset"):
         run_steps(fewer, tmp_path, 1)

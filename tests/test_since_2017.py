@@ -106,6 +106,8 @@ def test_a_set_for_each_head_is_multi_head_attention(bias):
     torch.testing.assert_close(
         ours(x, memory, memory, mask), expected(x, memory, memory, mask)
     )
+    one = x[:1], memory, memory, mask[:, :, :1]  # a query for several memories
+    torch.testing.assert_close(ours(*one), expected(*one))
 
 
 @pytest.mark.parametrize("sets", [1, 2])

@@ -363,6 +363,12 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkey
         train_translator(model, dataset, few)
     with pytest.raises(ValueError, match="name of a folder, got ''"):
         train_translator(model, dataset, CONFIG, "")
+    mute = copy.copy(dataset.source_tokenizer)
+    mute.to_json = lambda: None  # a file could not hold it
+    with pytest.raises(
+        ValueError, match=r"what \w+\.to_json gives must be text, got N"
+    ):
+        train_translator(model, dataset._replace(source_tokenizer=mute), CONFIG, "run")
     for name in ("train", "validation", "validation_pairs"):
         one = name.replace("_pairs", " pair")
         message = f"^at least one {one}.* is needed, got none"

@@ -248,6 +248,9 @@ def test_a_tokenizer_without_a_description_translates_but_cannot_be_saved(tmp_pa
         assert translator.translate("abc").isalpha()
         with pytest.raises(ValueError, match=r"needs `to_json`, Mute lacks `to_json`"):
             translator.save(tmp_path / "mine")
+    Mute.to_json = lambda self: None  # as of a Protocol's empty body
+    with pytest.raises(ValueError, match=r"what Mute\.to_json gives must be text"):
+        Translator(model, Letters(), Mute()).save(tmp_path / "mine")
     assert not list(tmp_path.iterdir())
 
 

@@ -96,11 +96,13 @@ def known_sentences(translator: Translator, model: Explorable) -> list[str]:
     if not (folder / "run.json").is_file():
         return []
     run = read_run(folder)
+    if run.data is None:
+        return []
     try:
-        pairs = read_pairs(run.data or "", run.text, "val", *run.languages)
+        pairs = read_pairs(run.data, run.text, "val", *run.languages)
     except (ValueError, OSError):  # they were moved, or are not on this machine
         return []
-    return [sentence for sentence, _ in pairs[:200]]
+    return [sentence for sentence, _ in pairs[:200] if _fits(translator, sentence)]
 
 
 def describe(
@@ -139,6 +141,14 @@ def describe(
         "sentences": few[:60],
         **described,
     }
+
+
+def _fits(translator: Translator, sentence: str) -> bool:
+    try:
+        translator.encode(sentence)
+    except ValueError:  # it is longer than the model's positions
+        return False
+    return True
 
 
 def _can_read(translator: Translator, sentence: str) -> bool:

@@ -159,7 +159,9 @@ class GroupedQueryAttention(nn.Module):
         """Attention over keys and values that are projected and turned already."""
         queries = self._turn(self._split(self.query_proj(query)), positions)
         require_pairs(*keys_values)
-        require_mask(mask, (*queries.shape[:-1], keys_values.keys.size(-2)))
+        keys = keys_values.keys
+        batch = torch.broadcast_shapes(queries.shape[:-3], keys.shape[:-3])
+        require_mask(mask, (*batch, *queries.shape[-3:-1], keys.size(-2)))
         if mask is not None:
             mask = torch.atleast_2d(mask)
         heads = F.scaled_dot_product_attention(

@@ -109,9 +109,6 @@ class FastEncoderLayer(_PackedLayer):
         return self.feed_forward(residual.after(x, output))
 
 
-_MANY = 2**18  # numbers in all keys: attention by two products reads them faster
-
-
 class FastDecoderLayer(_PackedLayer):
     """A decoder layer at one new position, in as few operations as it takes."""
 
@@ -147,12 +144,7 @@ class FastDecoderLayer(_PackedLayer):
         mask = state.ancestry
         if mask is not None:
             mask = mask[:, :, : state.width, :end]
-        if mask is None and keys.numel() > _MANY:
-            heads = (split[0] @ keys.mT).softmax(dim=-1) @ values
-        else:
-            heads = F.scaled_dot_product_attention(
-                split[0], keys, values, mask, scale=1.0
-            )
+        heads = F.scaled_dot_product_attention(split[0], keys, values, mask, scale=1.0)
         return self.self_output(heads.transpose(1, 2).reshape(x.shape))
 
     def attend_to_memory(
@@ -187,8 +179,6 @@ class FastState:
     past: list[Float[Tensor, "2 sources heads slots d_k"]]  # keys, values
     ancestry: Tensor | None  # (sources, 1, beam_size, slots)
     beam_size: int
-    stores: list[Float[Tensor, " numbers"]]  # of each `past`, which is a view of it
-    spare: Float[Tensor, " numbers"]  # where the next one grows
     width: int = 1
     filled: int = 0  # slots
     position: int = 0
@@ -197,8 +187,6 @@ class FastState:
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
         model, end = self.decoder.model, self.filled + self.width
-        if end > self.past[0].size(3):
-            self._make_room(end)
         if self.ancestry is not None:
             new = self.ancestry[:, 0, : self.width, self.filled : end]
             new.diagonal(dim1=1, dim2=2).zero_()  # each sees its own
@@ -224,17 +212,6 @@ class FastState:
             before = self.ancestry[:, 0, :, : self.filled]
             before.copy_(before.gather(1, parents.expand_as(before)))
         self.width = self.beam_size
-
-    def _make_room(self, slots: int) -> None:
-        """Room for so many slots and a few more, in each layer's keys and values."""
-        _, sources, heads, room, d_k = self.past[0].shape
-        numbers = 2 * sources * heads * d_k  # in a slot
-        slots += max(15 * self.width, slots // 4)
-        slots = min(slots, len(self.spare) // numbers)
-        for layer, (past, store) in enumerate(zip(self.past, self.stores, strict=True)):
-            larger = self.spare[: numbers * slots].view(2, sources, heads, slots, d_k)
-            larger[:, :, :, :room] = past
-            self.past[layer], self.stores[layer], self.spare = larger, self.spare, store
 
     def _keep(self, sources: Int[Tensor, " kept"]) -> None:
         for past in self.past:
@@ -313,14 +290,11 @@ class FastDecoder:
     ) -> DecoderState:
         """The sources with room for so many slots, all of them empty."""
         layers, _, sources, heads, _, d_k = memory.shape
-        numbers = 2 * sources * heads * slots * d_k
-        spare, *stores = (memory.new_empty(numbers) for _ in range(layers + 1))
-        past = [store[:0].view(2, sources, heads, 0, d_k) for store in stores]
+        past = memory.new_empty(layers, 2, sources, heads, slots, d_k)
         ancestry = None
         if beam_size > 1:
             ancestry = memory.new_full((sources, 1, beam_size, slots), -math.inf)
-        parts = memory, hidden, past, ancestry
-        return FastState(self, *parts, beam_size, stores, spare)
+        return FastState(self, memory, hidden, list(past), ancestry, beam_size)
 
     @torch.no_grad()
     def _encode(

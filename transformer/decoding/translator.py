@@ -121,15 +121,28 @@ class Translator:
             ValueError: for a tokenizer without `to_json`, and what `SavedModel.save`
                 refuses.
         """
-        for tokenizer in (self.source_tokenizer, self.target_tokenizer):
-            require_parts(tokenizer, "to_json")
-        metadata = {"languages": " ".join(self.languages)}
+        self.model.save(path, self.metadata())
+
+    def metadata(self) -> dict[str, str]:
+        """What a file keeps beside the model: the languages, and the tokenizers.
+
+        Raises:
+            ValueError: for a tokenizer without `to_json`, or whose `to_json` gives no
+                text.
+        """
+        tokenizers = {
+            "source_tokenizer": self.source_tokenizer,
+            "target_tokenizer": self.target_tokenizer,
+        }
         if self.source_tokenizer is self.target_tokenizer:
-            metadata["tokenizer"] = self.source_tokenizer.to_json()
-        else:
-            metadata["source_tokenizer"] = self.source_tokenizer.to_json()
-            metadata["target_tokenizer"] = self.target_tokenizer.to_json()
-        self.model.save(path, metadata)
+            tokenizers = {"tokenizer": self.source_tokenizer}
+        metadata = {"languages": " ".join(self.languages)}
+        for name, tokenizer in tokenizers.items():
+            require_parts(tokenizer, "to_json")
+            text = tokenizer.to_json()
+            require_string(f"what {type(tokenizer).__name__}.to_json gives", text)
+            metadata[name] = text
+        return metadata
 
     def encode(self, sentence: str) -> list[int]:
         """The token ids of a source sentence; a blank one has none.

@@ -3,6 +3,7 @@
 Made from book/12-training.md: edit the chapter, not this file.
 """
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -37,6 +38,7 @@ def label_smoothed_loss(
         raise ValueError("a loss needs at least one label, got only padding")
     labels = labels[real]
     require_labels(labels, logits.size(-1))
-    surprise = -logits[real].log_softmax(dim=-1)  # of every token, in nats
+    exact = torch.promote_types(logits.dtype, torch.float32)  # also under autocast
+    surprise = -logits[real].to(exact).log_softmax(dim=-1)  # of every token, in nats
     of_labels = surprise.gather(-1, labels[:, None].long()).squeeze(-1)
     return ((1 - smoothing) * of_labels + smoothing * surprise.mean(dim=-1)).mean()

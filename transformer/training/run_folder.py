@@ -153,7 +153,7 @@ class RunFolder:
     """The files of one run. Nothing else in the folder is ever touched.
 
     Use `with folder.lock(): folder.open(…)` before the rest. Of two trainings in one
-    process the later has the folder, and the earlier is refused at its next write.
+    thread the later has the folder, and the earlier is refused at its next write.
     """
 
     _holders: ClassVar[dict[Path, "RunFolder"]] = {}  # who in this process writes
@@ -367,8 +367,8 @@ def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """The first choice in which two runs differ."""
-    for name, mine in ours.items():
+    """The first choice in which two runs differ, best one that both name."""
+    for name, mine in sorted(ours.items(), key=lambda choice: choice[0] not in theirs):
         other = theirs.get(name)
         if isinstance(mine, dict) and isinstance(other, dict):
             inner = _difference(other, mine)

@@ -247,6 +247,8 @@ def train_translator(
     model = unwrap(model, "train_translator")
     translator = _translator(model, dataset)
     run = None if folder is None else RunFolder(folder)
+    if run is not None:
+        translator.metadata()  # refused now, not after an epoch
     for name in ("train", "validation"):
         require_examples(
             f"{name} example",
