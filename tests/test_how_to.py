@@ -43,6 +43,8 @@ def test_onnx_gives_the_logits_of_the_model_for_other_shapes() -> None:
         pytest.skip("an older torch writes ONNX in another way")
     names: dict = {}
     train, export = recipe("how-to-train"), recipe("how-to-export")
+    assert "epochs=20" in train[1]  # one is enough for what is exported
+    train[1] = train[1].replace("epochs=20", "epochs=1")
     for cell in [*train[:3], *export, ONNX]:
         exec(cell, names)
     one = names["source_ids"], names["target_ids"]
