@@ -220,8 +220,11 @@ def test_page(home: str, watched: tuple[Page, list[str]], name: str) -> None:
             wrong += [f"{label}, {state}: {hit}" for hit in page.evaluate(check)]
     if wide and name in CHAPTERS:
         shows_where_it_is(page, name)
-    if wide:  # names and colours are the same on a narrow screen
-        page.evaluate(AXE)
+    page.evaluate(AXE)
+    if not wide:  # what scrolls is another; names and colours are the same
+        scrolls = ["article", ["scrollable-region-focusable"], []]
+        wrong += [f"axe: {hit}" for hit in page.evaluate(INACCESSIBLE, scrolls)]
+    if wide:
         page.evaluate(PLAIN)
         wear(page, "light")
         contrast = ["color-contrast"]

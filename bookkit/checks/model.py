@@ -327,7 +327,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         for moves in (9.0, -9.0), (0.09, -0.09), (0.09, 0.09), (-0.09, -0.09):
             whole.moves = F.pad(torch.tensor(moves), (3, 6))  # of two words
             sees.append(truth(answer(whole)))
-        alone = [(end, torch.ones(11)) for end in (slice(1), slice(-1, None))]
+        alone = [(end, torch.arange(11) - 5.0) for end in (slice(1), slice(-1, None))]
         alone += [(slice(None), each) for each in torch.eye(11)]
         sees_each = True
         for whole.places, whole.moves in alone:

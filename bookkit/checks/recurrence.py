@@ -136,4 +136,4 @@ def check_gate(answer: float) -> Verdict:
         if abs(bias - value) < 0.005:
             return wrong(message)
     left = (1 / (1 + math.exp(-bias))) ** 100 if bias > -700 else 0.0
-    return wrong(f"With this bias {left:.2g} of the cell is left after 100 steps.")
+    return wrong(f"With this bias {left:.3f} of the cell is left after 100 steps.")

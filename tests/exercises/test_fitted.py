@@ -246,7 +246,7 @@ WRONG = [
     (
         check_padding,
         padded_logits(lambda change: bool(change.sum() > 1e-4)),
-        "the absolute value of each difference",
+        "abs() of each difference",
     ),
     (check_beam_step, by_row, "not in order"),
     (check_beam_step, divided, "divide with //"),

@@ -167,6 +167,10 @@ RIGHT = [
     (check_detector, a_padded_row_against_itself_alone),
     *((check_detector, compared(far(1e-5), (0, n))) for n in (1, 4, 8)),
     *((check_detector, compared(far(1e-2), (0, n))) for n in (1, 8)),
+    (
+        check_detector,
+        compared(lambda a, b: far(1e-5)(a.softmax(-1), b.softmax(-1)), (0, 4)),
+    ),
 ]
 
 WRONG = [

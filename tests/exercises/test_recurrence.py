@@ -83,8 +83,9 @@ WRONG = [
     ),
     (check_gradient, by_logarithms(math.log, math.exp), "none below 0"),
     (check_gradient, by_logarithms(torch.log, torch.exp), "u may be negative"),
-    (check_gate, 5, "0.51 of the cell is left"),
-    (check_gate, 4.95, "0.49 of the cell is left"),
+    (check_gate, 5, "0.511 of the cell is left"),
+    (check_gate, 4.95, "0.494 of the cell is left"),
+    (check_gate, 4.98, "0.504 of the cell is left"),
     (check_gate, 0, "half is lost at every step"),
     (check_gate, 0.5 ** (1 / 100), "the gate itself"),
     (check_gate, -4.97, "negative bias"),
@@ -92,7 +93,7 @@ WRONG = [
     (check_gate, 5.293, "multiplies"),
     (check_gate, 4.595, "0.37"),
     (check_gate, 2, "of the cell is left"),
-    (check_gate, -1e4, "0 of the cell is left"),
+    (check_gate, -1e4, "0.000 of the cell is left"),
     (check_gate, "4.97", "without quotes"),
 ]
 

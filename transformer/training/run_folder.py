@@ -181,7 +181,7 @@ class RunFolder:
                             f"it has {name}, but no run.json"
                         )
             self.path.mkdir(parents=True, exist_ok=True)
-            # Shared inside a process, where a notebook may have left a training
+            # Shared inside a thread, where a notebook may have left a training
             # half-way.
             lock = FileLock(self.path / "run.lock", is_singleton=True)
             lock.acquire(blocking=False)
