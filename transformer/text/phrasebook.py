@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from transformer.checks import require_positive
+from transformer.checks import require_bool, require_positive
 from transformer.text.batches import Example
 from transformer.text.words import Vocabulary, WordTokenizer
 
@@ -674,9 +674,11 @@ def sample_pairs(count: int, seed: int, held_out: bool | None = False) -> list[P
     whatever comes.
 
     Raises:
-        ValueError: for a count below 1.
+        ValueError: for a count below 1, or a `held_out` that is none of the three.
     """
     require_positive(count=count)
+    if held_out is not None:
+        require_bool(held_out=held_out)
     rng = random.Random(seed)
     found: dict[Pair, None] = {}  # a set that keeps the order
     while len(found) < count:
