@@ -221,10 +221,10 @@ def test_page(home: str, watched: tuple[Page, list[str]], name: str) -> None:
     if wide and name in CHAPTERS:
         shows_where_it_is(page, name)
     page.evaluate(AXE)
-    if not wide:  # what scrolls is another; names and colours are the same
+    if not wide:  # other boxes scroll; names and colours are the same
         scrolls = ["article", ["scrollable-region-focusable"], []]
         wrong += [f"axe: {hit}" for hit in page.evaluate(INACCESSIBLE, scrolls)]
-    if wide:
+    else:
         page.evaluate(PLAIN)
         wear(page, "light")
         contrast = ["color-contrast"]

@@ -47,6 +47,6 @@ def onednn_product(
     a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]
 ) -> Float[Tensor, "n m"]:
     """The matrix product a b."""
-    if torch.compiler.is_compiling():  # it takes oneDNN's for constant weights alone
+    if torch.compiler.is_compiling():  # the compiler takes oneDNN's for constants alone
         return a @ b
     return onednn_linear(a.contiguous(), b.T)

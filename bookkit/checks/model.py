@@ -357,7 +357,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
                 "take the absolute value of each difference, abs()."
             )
         if not sees_each:
-            return wrong("A fault in one logit, or at one position, passes.")
+            return wrong("A fault in one logit or one position passes: compare all.")
         return right("Your test finds both faulty models and passes the right one.")
     if (intact, cross, encoder) == ({True}, {False}, {False}):
         return wrong("It is the wrong way round: True means that padding matters.")
@@ -371,7 +371,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
         if not encoded:
             return wrong("Your test calls every model faulty.")
         if not given:
-            return wrong("Call model(source, target), and allow for last digits.")
+            return wrong("Call model(source, target), and allow for the last digits.")
         if any((ids[:, 0] == 0).any() for ids in sources):
             return wrong(
                 "Padding goes behind the source: in front it moves every word to "
@@ -381,7 +381,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
             return wrong("None of your sources holds padding: that is id 0.")
         return wrong(
             "Your test calls the right model faulty. Change only the padding, and "
-            "compare with a tolerance: allclose, with atol=1e-8, is too strict."
+            "compare with a tolerance of 1e-4: allclose's, atol=1e-8, is too strict."
         )
     if cross == {False} and encoder == {True}:
         return wrong(

@@ -102,7 +102,7 @@ def known_sentences(translator: Translator, model: Explorable) -> list[str]:
         pairs = read_pairs(run.data, run.text, "val", *run.languages)
     except (ValueError, OSError):  # they were moved, or are not on this machine
         return []
-    return [sentence for sentence, _ in pairs[:200] if _fits(translator, sentence)]
+    return [each for each, _ in pairs[:200] if _can_read(translator, each)]
 
 
 def describe(
@@ -130,8 +130,10 @@ def describe(
             encoded.append(ids)
     described = describe_model(translator.model, encoded)
     few = list(dict.fromkeys(sentences))
-    if not (examples := [each for each in EXAMPLES if _can_read(translator, each)]):
-        examples = few[:6] or [_any_sentence(translator)]
+    examples: list[str] = []
+    if isinstance(translator.source_tokenizer, WordTokenizer):
+        examples = [each for each in EXAMPLES if _can_read(translator, each)]
+    examples = examples or few[:6] or [_any_sentence(translator)]
     return {
         "title": title or "The live model",
         "languages": list(translator.languages),
@@ -143,20 +145,10 @@ def describe(
     }
 
 
-def _fits(translator: Translator, sentence: str) -> bool:
-    try:
-        translator.encode(sentence)
-    except ValueError:  # it is longer than the model's positions
-        return False
-    return True
-
-
 def _can_read(translator: Translator, sentence: str) -> bool:
     try:
-        return isinstance(translator.source_tokenizer, WordTokenizer) and bool(
-            translator.encode(sentence)
-        )
-    except ValueError:
+        return bool(translator.encode(sentence))
+    except ValueError:  # an unknown word, or too many
         return False
 
 

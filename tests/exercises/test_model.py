@@ -274,7 +274,7 @@ WRONG = [
         "in front it moves every word to another position",
     ),
     (check_detector, compared(far(1e-5), (0, 2), 2), "padding: that is id 0"),
-    (check_detector, decoded_without_a_mask, "allow for last digits"),
+    (check_detector, decoded_without_a_mask, "allow for the last digits"),
     (check_detector, exact, "with a tolerance"),
     (check_detector, exact, "atol=1e-8, is too strict"),
     (check_detector, lambda model: [detector()(model)], "True or False, not a list"),

@@ -23,7 +23,8 @@ def label_smoothed_loss(
 ) -> Float[Tensor, ""]:
     """Cross-entropy with label smoothing: labels keep 1 - ε, all tokens share ε.
 
-    The mean, in nats, over the labels that are not padding (paper, section 5.4).
+    The mean, in nats, over the labels that are not padding (paper, section 5.4), in
+    float32 at least.
 
     Raises:
         ValueError: for smoothing outside [0, 1), sizes that disagree, labels that are

@@ -238,8 +238,8 @@ def train_translator(
             tokenizers that are not the model's; for a model without numbers (on meta);
             where sacreBLEU is not installed; for a folder that cannot be written to,
             that has other files or another run, that another training is writing to, or
-            that not all processes share; with a folder, for a model that cannot be
-            saved; for a loss that is not finite.
+            that not all processes share; with a folder, for a model or a tokenizer that
+            cannot be saved; for a loss that is not finite.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
     require_some("validation pair", dataset.validation_pairs)
