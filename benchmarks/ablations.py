@@ -32,11 +32,11 @@ from bookkit import broken  # noqa: E402
 from bookkit.broken import HALF  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
-from transformer.text.batches import Example, make_batch  # noqa: E402
-from transformer.text.phrasebook import (  # noqa: E402
+from transformer.phrasebook.grammar import (  # noqa: E402
     phrasebook_examples,
     sample_pairs,
 )
+from transformer.text.batches import Example, make_batch  # noqa: E402
 from transformer.text.words import BOS_ID, EOS_ID  # noqa: E402
 from transformer.training import loop  # noqa: E402
 from transformer.training.accuracy import exact_match  # noqa: E402

@@ -25,7 +25,7 @@ from race import keep, processor  # noqa: E402
 
 from transformer.decoding.beam import beam_search  # noqa: E402
 from transformer.model import Transformer  # noqa: E402
-from transformer.text.phrasebook import phrasebook_examples, sample_pairs  # noqa: E402
+from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs  # noqa: E402
 from transformer.training.config import TrainingConfig  # noqa: E402
 from transformer.training.loop import phrasebook_model, train  # noqa: E402
 

@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import begun, keep, made_here  # noqa: E402
 
-from transformer.text.phrasebook import (  # noqa: E402
+from transformer.phrasebook.grammar import (  # noqa: E402
     phrasebook_examples,
     sample_pairs,
 )

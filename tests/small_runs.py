@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from transformer.checkpoint import read_training_state
-from transformer.text.phrasebook import sample_pairs
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.training.config import TrainingConfig
 from transformer.training.run_folder import read_metrics
 from transformer.training.train_state import TrainState

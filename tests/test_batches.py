@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs
 from transformer.text.batches import (
     batches_by_tokens,
     example_length,
@@ -15,7 +16,6 @@ from transformer.text.batches import (
     pad,
     split_by_tokens,
 )
-from transformer.text.phrasebook import phrasebook_examples, sample_pairs
 
 sequences = st.lists(st.lists(st.integers(3, 9), max_size=6), min_size=1, max_size=5)
 

@@ -21,8 +21,8 @@ from transformer.cli.progress import Progress
 from transformer.cli.resources import is_out_of_memory, memory_needed
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.multi30k import moses_style
-from transformer.text.phrasebook import sample_pairs
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import read_metrics, read_run
 

@@ -14,7 +14,7 @@ from small_runs import ENVIRONMENT, ROOT, assert_same_run
 from transformer.beyond.language_model import LanguageModel
 from transformer.cli import main
 from transformer.cli.resources import memory_needed
-from transformer.text.phrasebook import sample_pairs
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.training.run_folder import read_metrics
 from transformer.training.text_trainer import TEXT_PRESET, language_model
 

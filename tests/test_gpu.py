@@ -24,8 +24,8 @@ from transformer.decoding.step import CachedState
 from transformer.decoding.translator import Translator
 from transformer.maps import ablate_heads, all_heads, attention_maps
 from transformer.model import Transformer, TransformerConfig
+from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs
 from transformer.text.batches import pad
-from transformer.text.phrasebook import phrasebook_examples, sample_pairs
 from transformer.training.distributed import ProcessGroup
 from transformer.training.fast_loss import chunked_loss
 from transformer.training.loop import phrasebook_model, train

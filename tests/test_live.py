@@ -21,7 +21,7 @@ from transformer.cli import main
 from transformer.decoding.translator import Translator
 from transformer.maps import Head, attention_maps
 from transformer.model import Transformer, TransformerConfig
-from transformer.text.phrasebook import sample_pairs
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import BOS_ID, Vocabulary, WordTokenizer, detokenize
 from transformer.training.config import TrainingConfig

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from transformer.text import phrasebook
-from transformer.text.phrasebook import (
+from transformer.phrasebook import grammar
+from transformer.phrasebook.grammar import (
     HELD_OUT,
     count_sentences,
     is_held_out,
@@ -51,7 +51,7 @@ def test_an_example_is_a_pair_of_ids():
     assert french.vocabulary.decode(source) == list(pair.french)
     assert english.vocabulary.decode(target) == list(pair.english)
     with pytest.raises(ValueError, match="unknown word 'zut'"):
-        phrasebook_examples([phrasebook.Pair(("zut",), ("darn",))])
+        phrasebook_examples([grammar.Pair(("zut",), ("darn",))])
 
 
 def test_a_french_sentence_has_one_translation(pairs):
@@ -61,7 +61,7 @@ def test_a_french_sentence_has_one_translation(pairs):
 
 
 def test_the_count_is_the_number_of_different_sentences():
-    for (kind, group), some in phrasebook._frames().items():
+    for (kind, group), some in grammar._frames().items():
         step = max(1, len(some) // (15 if kind in ("object", "look") else 30))
         chosen = [frame for frame in some[::step] if frame.total() < 1000]
         made = [
@@ -96,30 +96,30 @@ def test_elision_leaves_no_gap(pairs):
     ],
 )
 def test_elide(words, elided):
-    assert phrasebook._elide(words.split()) == tuple(elided.split())
+    assert grammar._elide(words.split()) == tuple(elided.split())
 
 
 def test_adjectives_agree():
-    adjectives = {one.english: one for one in phrasebook._SIZES + phrasebook._COLOURS}
+    adjectives = {one.english: one for one in grammar._SIZES + grammar._COLOURS}
     beautiful, old = adjectives["beautiful"], adjectives["old"]
     forms = [
-        phrasebook._agree(beautiful, gender, plural)
+        grammar._agree(beautiful, gender, plural)
         for gender in "mf"
         for plural in (False, True)
     ]
     assert forms == ["beau", "beaux", "belle", "belles"]
-    assert phrasebook._agree(old, "m", False, "oiseau") == "vieil"
-    assert phrasebook._agree(old, "m", True, "oiseaux") == "vieux"
-    assert phrasebook._agree(old, "f", False, "horloge") == "vieille"
-    assert phrasebook._agree(adjectives["grey"], "m", True) == "gris"
-    assert phrasebook._agree(adjectives["grey"], "f", True) == "grises"
+    assert grammar._agree(old, "m", False, "oiseau") == "vieil"
+    assert grammar._agree(old, "m", True, "oiseaux") == "vieux"
+    assert grammar._agree(old, "f", False, "horloge") == "vieille"
+    assert grammar._agree(adjectives["grey"], "m", True) == "gris"
+    assert grammar._agree(adjectives["grey"], "f", True) == "grises"
 
 
 def test_articles_agree_with_nouns(pairs):
     plural = {"les", "des", "mes", "tes", "ses", "nos", "vos", "leurs"}
     singular = {"le", "la", "un", "une", "ma", "ta", "sa", "notre", "votre", "leur"}
-    nouns = {noun.french for noun in (*phrasebook._NOUNS, *phrasebook._PEOPLE)}
-    many = {phrasebook._french_plural(noun) for noun in nouns}
+    nouns = {noun.french for noun in (*grammar._NOUNS, *grammar._PEOPLE)}
+    many = {grammar._french_plural(noun) for noun in nouns}
     for french, _ in pairs:
         for word, following in itertools.pairwise(french):
             if following in nouns | many:

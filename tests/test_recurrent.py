@@ -12,8 +12,8 @@ from transformer.decoding.beam import beam_search
 from transformer.decoding.search import greedy_search
 from transformer.masks import padding_mask
 from transformer.model import Transformer, TransformerConfig
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.batches import pad
-from transformer.text.phrasebook import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
 from transformer.training.train_state import validation_loss

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.multi30k import moses_style
-from transformer.text.phrasebook import sample_pairs
 from transformer.text.subwords import (
     SUBWORD_SYMBOLS,
     UNKNOWN_ID,

@@ -17,7 +17,7 @@ from transformer.beyond.text_generator import (
     decode_text,
     encode_text,
 )
-from transformer.text.phrasebook import sample_pairs
+from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Vocabulary, WordTokenizer
 from transformer.training.run_folder import read_metrics

@@ -13,13 +13,13 @@ from transformer.beyond.language_model import (
 from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
+from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs
 from transformer.text.batches import (
     Batch,
     batches_by_tokens,
     example_length,
     make_batch,
 )
-from transformer.text.phrasebook import phrasebook_examples, sample_pairs
 from transformer.training.accuracy import exact_match, exact_matches
 from transformer.training.config import TrainingConfig, noam_learning_rate
 from transformer.training.loop import paper_adam, phrasebook_model, train, train_step

@@ -16,7 +16,7 @@ from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
-from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
+from transformer.phrasebook.grammar import phrasebook_tokenizers, sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import (
     Tokenizer,

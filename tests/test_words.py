@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
+from transformer.phrasebook.grammar import phrasebook_tokenizers, sample_pairs
 from transformer.text.words import (
     BOS_ID,
     EOS_ID,

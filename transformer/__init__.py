@@ -31,14 +31,15 @@ from transformer.maps import (
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import KeysValues, MultiHeadAttention
-from transformer.positional import PositionalEncoding, sinusoids
-from transformer.text.batches import Batch, batches_by_tokens, make_batch, pad
-from transformer.text.multi30k import fetch_multi30k, read_pairs
-from transformer.text.phrasebook import (
+from transformer.phrasebook.grammar import (
     phrasebook_examples,
     phrasebook_tokenizers,
     sample_pairs,
 )
+from transformer.positional import PositionalEncoding, sinusoids
+from transformer.pretrained.torch import from_torch, to_torch
+from transformer.text.batches import Batch, batches_by_tokens, make_batch, pad
+from transformer.text.multi30k import fetch_multi30k, read_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import (
     Tokenizer,
@@ -48,7 +49,6 @@ from transformer.text.words import (
     detokenize,
     tokenize,
 )
-from transformer.torch_weights import from_torch, to_torch
 from transformer.training.accuracy import exact_match
 from transformer.training.bleu import corpus_scores
 from transformer.training.config import TrainingConfig, noam_learning_rate

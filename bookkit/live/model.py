@@ -20,9 +20,9 @@ from transformer.decoding.search import greedy_search
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer
+from transformer.phrasebook.grammar import phrasebook_tokenizers, sample_pairs
 from transformer.positional import sinusoids
 from transformer.text.multi30k import read_pairs
-from transformer.text.phrasebook import phrasebook_tokenizers, sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import (
     EOS_ID,

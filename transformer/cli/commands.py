@@ -329,7 +329,7 @@ def train_phrasebook(
     import torch
 
     from transformer.decoding.translator import Translator
-    from transformer.text.phrasebook import (
+    from transformer.phrasebook.grammar import (
         phrasebook_examples,
         phrasebook_tokenizers,
         sample_pairs,

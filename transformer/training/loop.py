@@ -15,6 +15,7 @@ from torch import nn
 from transformer.checks import require_examples, require_numbers
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
+from transformer.phrasebook.grammar import phrasebook_tokenizers
 from transformer.text.batches import (
     Batch,
     Example,
@@ -22,7 +23,6 @@ from transformer.text.batches import (
     example_length,
     make_batch,
 )
-from transformer.text.phrasebook import phrasebook_tokenizers
 from transformer.training.config import TrainingConfig
 from transformer.training.loss import label_smoothed_loss
 

@@ -1,0 +1,1 @@
+"""The phrasebook: a small grammar that makes French-English sentence pairs."""
