@@ -6,7 +6,7 @@ Made from book/05-multi-head.md: edit the chapter, not this file.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -72,8 +72,13 @@ class MultiHeadAttention(nn.Module):
         self,
         key: Float[Tensor, "batch keys d_model"],
         value: Float[Tensor, "batch values d_model"],
+        positions: Int[Tensor, "#batch keys"] | None = None,
     ) -> KeysValues:
-        """Project keys and values and split them into heads: once, for many queries."""
+        """Project keys and values and split them into heads: once, for many queries.
+
+        `positions` are the places of the keys in their sequence, 0, 1, 2, … if they
+        are not given. This class does not use them: a subclass may.
+        """
         require_pairs(key, value)
         return KeysValues(
             self._split(self.key_proj(key)), self._split(self.value_proj(value))
@@ -84,8 +89,13 @@ class MultiHeadAttention(nn.Module):
         query: Float[Tensor, "batch queries d_model"],
         keys_values: KeysValues,
         mask: Bool[Tensor, "..."] | None = None,
+        positions: Int[Tensor, "#batch queries"] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Attention over keys and values that are projected already."""
+        """Attention over keys and values that are projected already.
+
+        `positions` are the places of the queries, for a subclass that uses them; the
+        keys are those at 0, 1, 2, …
+        """
         queries, (keys, values) = self._split(self.query_proj(query)), keys_values
         require_pairs(keys, values)
         batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
