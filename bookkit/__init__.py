@@ -1,6 +1,6 @@
 """What the book draws and checks with. The Transformer itself is in `transformer`."""
 
-from bookkit.live import explore
+from transformer.live import explore
 
 try:
     from bookkit.exercises import (
@@ -23,14 +23,9 @@ except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("IPython", "matplotlib"):
         raise
-
-    def __getattr__(name: str) -> object:
-        """Say what is missing when it is asked for; `bookkit.live` needs none."""
-        if name not in __all__:
-            raise AttributeError(f"module 'bookkit' has no attribute {name!r}")
-        raise ImportError(
-            f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
-        )
+    raise ImportError(
+        f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
+    ) from None
 
 
 __all__ = [

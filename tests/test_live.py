@@ -16,9 +16,9 @@ from small_runs import load_dataset, run_steps, write_corpus
 
 from bookkit import BreakLab, explore
 from bookkit.lab import Part, Runs
-from bookkit.live import LIMIT, describe, describe_model, page, script, still
 from transformer.cli import main
 from transformer.decoding.translator import Translator
+from transformer.live import LIMIT, describe, describe_model, page, script, still
 from transformer.maps import Head, attention_maps
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import sample_pairs

@@ -14,11 +14,11 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from bookkit import broken
-from bookkit.live import describe_model, engine
-from bookkit.live.model import describe_tokenizer
 from transformer.attention import attention_weights
 from transformer.decoding.beam import n_best
 from transformer.decoding.search import greedy_search
+from transformer.live import describe_model, engine
+from transformer.live.model import describe_tokenizer
 from transformer.maps import Head, ablate_heads
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig

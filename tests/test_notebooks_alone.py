@@ -71,6 +71,29 @@ def test_the_wheel_holds_what_it_needs(unpacked: Path) -> None:
                 assert (unpacked / path.relative_to(ROOT)).exists(), path
 
 
+def test_the_wheel_explores_without_what_draws_the_book(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    code = f"""{NO_CHECKOUT}
+for name in ("bookkit", "IPython", "matplotlib"):
+    sys.modules[name] = None
+from transformer.cli import main
+print(sys.modules["transformer"].__file__)
+sys.exit(main(["explore", "--out", "page.html"]))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(unpacked) in done.stdout
+    assert "engine" in (tmp_path / "page.html").read_text("utf-8")
+
+
 def test_stored_results_are_found_in_the_wheel(unpacked: Path) -> None:
     spec = importlib.util.spec_from_file_location(
         "stored_in_the_wheel", unpacked / "bookkit" / "stored.py"

@@ -145,7 +145,7 @@ def test_bookkit_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         assert str(caught.value) == (
             f"bookkit needs {missing}: pip install 'tested-transformer[book]'"
         )
-        assert caught.value.__context__ is None  # that is all
+        assert caught.value.__suppress_context__  # that is all
 
 
 def test_the_version_is_that_of_pyproject() -> None:

@@ -144,7 +144,7 @@ NAMED = GOOD.replace(":tags: [export]\n", ":tags: [export]\n:module: NAME\n", 1)
 
 
 @pytest.mark.parametrize(
-    "name", ["two words", "../away", "3d", "a/", "class", "__init__", "cli", "cli/a"]
+    "name", ["two words", "../away", "3d", "a/", "class", "__init__", "cli", "live/a"]
 )
 def test_a_module_needs_a_name_python_can_import(project: Path, name: str) -> None:
     (project / "book" / "05-round-things.md").write_text(NAMED.replace("NAME", name))

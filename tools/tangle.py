@@ -31,6 +31,7 @@ from chapters import ChapterError
 
 ROOT = Path(__file__).resolve().parent.parent
 BY_HAND = {"__init__.py", "__main__.py"}
+PACKAGES_BY_HAND = {"cli", "live"}  # what no chapter shows
 FROM_OURS = re.compile(r"from transformer\.([\w.]+) import (\([^)]*\)|[^\n]*)")
 DEFINITIONS = (
     ast.ClassDef,
@@ -57,14 +58,15 @@ class Module:
 
 def is_by_hand(module: Path, package: Path) -> bool:
     """Whether no chapter needs to make this module."""
-    return module.name in BY_HAND or module.relative_to(package).parts[0] == "cli"
+    top = module.relative_to(package).parts[0]
+    return module.name in BY_HAND or top in PACKAGES_BY_HAND
 
 
 def check_name(name: object, chapter: Path) -> str:
     """Refuse what is no name of a module that a chapter may make."""
     parts = str(name).split("/")
     ok = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
-    if not ok or f"{parts[-1]}.py" in BY_HAND or parts[0] == "cli":
+    if not ok or f"{parts[-1]}.py" in BY_HAND or parts[0] in PACKAGES_BY_HAND:
         raise ChapterError(
             f"{chapter}: module: {name} is no name of a module like training/loss"
         )

@@ -54,9 +54,9 @@ def translator() -> Any:
 
 def folder() -> Path:
     """Where the live model's parts are."""
-    import bookkit.live
+    import transformer.live
 
-    return Path(bookkit.live.__file__).parent
+    return Path(transformer.live.__file__).parent
 
 
 def sections() -> set[str]:
@@ -137,7 +137,7 @@ class Live(SphinxDirective):
 
     def still(self, sentence: str, chosen: int = 1, head: Any = None) -> Any:
         """A translation with what each token attended to, or what a head did."""
-        from bookkit.live import still
+        from transformer.live import still
 
         for path in folder().iterdir():
             self.env.note_dependency(str(path))
@@ -157,7 +157,7 @@ class LiveHero(Live):
 
     def run(self) -> list[nodes.Node]:
         """Make the picture, and a form that opens the page with what was typed."""
-        from bookkit.live.still import ABOUT
+        from transformer.live.still import ABOUT
         from transformer.maps import all_heads
 
         model = translator().model
@@ -197,7 +197,7 @@ class LiveHero(Live):
 def write_script(app: Sphinx, failure: Exception | None) -> None:
     """Lay the model beside the pages."""
     if failure is None and app.builder.format == "html":
-        from bookkit.live import script
+        from transformer.live import script
 
         path = Path(app.outdir) / SCRIPT
         path.parent.mkdir(parents=True, exist_ok=True)

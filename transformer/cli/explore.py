@@ -32,8 +32,8 @@ def explore(
     sentences of its validation set are in the page, as examples.
     """
     path = new_file(out)
-    from bookkit.live import LiveModel
     from transformer.decoding.translator import Translator
+    from transformer.live import LiveModel
 
     try:
         live = LiveModel(Translator.phrasebook() if weights is None else Path(weights))

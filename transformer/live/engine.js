@@ -495,7 +495,7 @@ class SubwordTokenizer {
 
 const makeTokenizer = (found) => (found.kind === "words" ? new WordTokenizer(found) : new SubwordTokenizer(found));
 
-// A model from what `bookkit.live` wrote: names, shapes, and all numbers in base64.
+// A model from what `transformer.live` wrote: names, shapes, and all numbers in base64.
 
 function halfToFloat(half) {
   const bits = new Uint32Array(half.length), floats = new Float32Array(bits.buffer);

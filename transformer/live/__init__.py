@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bookkit.live.model import (
+from transformer.checkpoint import write_atomically
+from transformer.live.model import (
     LIMIT,
     Explorable,
     as_translator,
@@ -20,8 +21,7 @@ from bookkit.live.model import (
     describe_model,
     known_sentences,
 )
-from bookkit.live.still import Still, still
-from transformer.checkpoint import write_atomically
+from transformer.live.still import Still, still
 
 __all__ = [
     "LIMIT",

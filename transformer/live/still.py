@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bookkit.live.model import Explorable, as_translator, describe_tokenizer
 from transformer.decoding.search import greedy_search
+from transformer.live.model import Explorable, as_translator, describe_tokenizer
 from transformer.maps import Head, all_heads, attention_maps
 from transformer.text.words import Tokenizer, WordTokenizer
 
