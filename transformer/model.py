@@ -24,6 +24,7 @@ from transformer.masks import causal_mask, padding_mask
 from transformer.named_weights import tie_parameters
 from transformer.positional import PositionalEncoding
 from transformer.saved_model import SavedModel
+from transformer.weights.classes import register_model
 
 __all__ = [
     "TransformerConfig",
@@ -115,6 +116,7 @@ class TransformerConfig:
         return cls(source_vocab_size, target_vocab_size, **(sizes | layers | overrides))
 
 
+@register_model
 class Transformer(SavedModel):
     """Transformer encoder–decoder: the model of *Attention Is All You Need*.
 

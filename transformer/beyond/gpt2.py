@@ -20,6 +20,7 @@ from transformer.named_weights import (
     shapes_only,
     tie_parameters,
 )
+from transformer.weights.classes import register_model
 
 __all__ = [
     "GELUFeedForward",
@@ -69,6 +70,7 @@ class LearnedPositions(nn.Module):
         return self.dropout(x + self.table.weight[start:end])
 
 
+@register_model
 class GPT2(LanguageModel):
     """GPT-2 (Radford et al. 2019): a language model with three parts exchanged.
 

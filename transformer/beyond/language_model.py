@@ -30,6 +30,7 @@ from transformer.masks import causal_mask
 from transformer.multi_head import KeysValues, MultiHeadAttention
 from transformer.positional import PositionalEncoding
 from transformer.saved_model import SavedModel
+from transformer.weights.classes import register_model
 
 __all__ = [
     "LanguageModelConfig",
@@ -100,6 +101,7 @@ class LanguageModelConfig:
         return self.vocab_size + 1
 
 
+@register_model
 class LanguageModel(SavedModel):
     """Decoder-only language model: an encoder stack under a causal mask.
 

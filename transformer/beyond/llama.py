@@ -29,6 +29,7 @@ from transformer.named_weights import (
     shapes_only,
     tie_parameters,
 )
+from transformer.weights.classes import register_model
 
 __all__ = [
     "LlamaConfig",
@@ -70,6 +71,7 @@ class LlamaConfig(LanguageModelConfig):
             )
 
 
+@register_model
 class Llama(LanguageModel):
     """Llama (Touvron et al. 2023): a language model with its parts exchanged.
 

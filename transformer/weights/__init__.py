@@ -1,0 +1,1 @@
+"""A model's weights in a file, and which class stands where in a model."""
