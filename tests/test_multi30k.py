@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import hashlib
 import http.server
+import logging
 import os
 import threading
 from pathlib import Path
@@ -99,6 +100,15 @@ def test_fetching_gets_what_is_missing_once(tmp_path, repository, text, capsys):
     with served(repository) as (url, requests):
         fetch_multi30k(tmp_path, text, ("en", "de"), base_url=url)
     assert len(requests) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_fetching_leaves_poochs_logger_alone(tmp_path, repository, capsys):
+    pooch = pytest.importorskip("pooch")
+    pooch.get_logger().setLevel("INFO")  # whatever another program left there
+    with served(repository) as (url, _):
+        fetch_multi30k(tmp_path, "tok", ("en",), base_url=url)
+    assert pooch.get_logger().level == logging.INFO
     assert capsys.readouterr() == ("", "")
 
 
@@ -266,13 +276,34 @@ def test_no_name_leads_out_of_the_folder(tmp_path, text, split, language, messag
 def test_lines_of_every_kind(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes("\ufeffun\r\ndeux\rd\u2028eux\n\n né".encode())
-    lines = ["un", "deux", "d\u2028eux", "", " né"]
+    lines = ["un", "deux d\u2028eux", "", " né"]
     assert read_lines(path) == lines
     packed = tmp_path / "lines.gz"
     packed.write_bytes(gzip.compress(path.read_bytes() + b"\n"))
     assert read_lines(str(packed)) == lines
     path.write_bytes(b"")
     assert read_lines(path) == [""]
+
+
+def test_a_carriage_return_inside_a_line_shifts_no_pair(tmp_path):
+    """A bug report of other toolkits: the files have as many lines for `wc`."""
+    french = ["un\r1", "deux", "trois", "quatre"]
+    english = ["one", "two", "three\r3", "four"]
+    for language, lines in (("fr", french), ("en", english)):
+        data = "".join(f"{line}\n" for line in lines)
+        (tmp_path / f"val.{language}").write_bytes(data.encode())
+    pairs = read_pairs(tmp_path, "raw", "val", "fr", "en")
+    assert pairs == [
+        ("un 1", "one"),
+        ("deux", "two"),
+        ("trois", "three 3"),
+        ("quatre", "four"),
+    ]
+
+
+def test_a_file_without_line_feeds_has_lines_that_end_in_carriage_returns(tmp_path):
+    (tmp_path / "old").write_bytes(b"un\rdeux\r\rtrois\r")
+    assert read_lines(tmp_path / "old") == ["un", "deux", "", "trois"]
 
 
 def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
@@ -297,7 +328,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
 
 def test_pairs_are_stripped_and_blank_ones_left_out(tmp_path):
     (tmp_path / "val.fr").write_text(" un \n\ndeux\nd\u2028\u2028eux\n \n\n", "utf-8")
-    (tmp_path / "val.en").write_bytes(b"\xef\xbb\xbfone\ntwo\r\ttwo\r\nt\nfive\n\n")
+    (tmp_path / "val.en").write_bytes(b"\xef\xbb\xbfone\ntwo\r\n\ttwo\r\nt\nfive\n\n")
     pairs = read_pairs(str(tmp_path), "raw", "val", "fr", "en")
     assert pairs == [("un", "one"), ("deux", "two"), ("d\u2028\u2028eux", "t")]
     (tmp_path / "val.fr").write_text("one\n" * 1234)

@@ -273,3 +273,13 @@ def test_more_pieces_than_a_text_can_give_take_no_memory(text, vocab_size):
 def test_subwords_say_how_many_they_are(subwords):
     size = subwords.vocab_size
     assert repr(subwords) == f"SubwordTokenizer({size} subwords, text='tok')"
+
+
+def test_the_callers_tokenizer_stays_as_it_is(subwords):
+    """Ours reads <eos> as five letters; the caller's still reads it as a symbol."""
+    from tokenizers import Tokenizer
+
+    theirs = Tokenizer.from_str(json.dumps(json.loads(subwords.to_json())["tokenizer"]))
+    before = theirs.encode("a <eos>").tokens
+    ours = SubwordTokenizer(theirs)
+    assert ours.pieces("a <eos>") != before == theirs.encode("a <eos>").tokens

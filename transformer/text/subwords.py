@@ -3,6 +3,7 @@
 Made from book/16-translation.md: edit the chapter, not this file.
 """
 
+import copy
 import json
 import re
 import unicodedata
@@ -58,7 +59,7 @@ class SubwordTokenizer(Tokenizer):
         for name, value in changes.items():
             if value:
                 raise ValueError(f"subwords may have no {name}, got {value}")
-        self._tokenizer = tokenizer
+        self._tokenizer = copy.deepcopy(tokenizer)  # the caller's stays as it is
         self._tokenizer.encode_special_tokens = True  # typed, <eos> is five letters
         self.text = text
 

@@ -45,11 +45,11 @@ def read_pairs(folder, *arguments):
     return read_as_it_is(folder, *arguments)
 
 
-# %% claim: A line separator inside
+# %% claim: A line separator or a carriage return
 # null: str.splitlines
 read_lines = lambda path: path.read_text("utf-8").splitlines()
 
-# %% claim: A line separator inside
+# %% claim: A line separator or a carriage return
 # null: split at the line feed alone
 read_lines = lambda path: path.read_bytes().decode().removesuffix("\n").split("\n")
 
