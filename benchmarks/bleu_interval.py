@@ -20,7 +20,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from ingredients import add_data  # noqa: E402
 from translation import split_of, this_machine  # noqa: E402
 
-from transformer.checkpoint import write_atomically  # noqa: E402
 from transformer.checks import optional_import  # noqa: E402
 from transformer.training.bleu import corpus_scores  # noqa: E402
 from transformer.training.run_folder import (  # noqa: E402
@@ -28,6 +27,7 @@ from transformer.training.run_folder import (  # noqa: E402
     read_metrics,
     read_run,
 )
+from transformer.weights.files import write_atomically  # noqa: E402
 
 PENALTY = 1.0
 

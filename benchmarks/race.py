@@ -293,7 +293,7 @@ def begun(path: Path, **empty: Any) -> dict[str, Any]:
 
 def keep(path: Path, found: Mapping[str, Any]) -> None:
     """Write results whole, or leave the old ones; numbers in a row are one line."""
-    from transformer.checkpoint import write_atomically  # which imports torch
+    from transformer.weights.files import write_atomically  # which imports torch
 
     text = json.dumps(found, indent=1, ensure_ascii=False)
     text = re.sub(r"(?<=\d),\n\s+(?=[\d-])", ", ", text)

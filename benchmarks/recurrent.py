@@ -35,11 +35,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import keep  # noqa: E402
 
-from transformer.checkpoint import (  # noqa: E402
-    read_training_state,
-    write_atomically,
-    write_training_state,
-)
 from transformer.decoding.beam import beam_search  # noqa: E402
 from transformer.masks import padding_mask  # noqa: E402
 from transformer.model import TransformerConfig  # noqa: E402
@@ -51,6 +46,11 @@ from transformer.training.config import TrainingConfig  # noqa: E402
 from transformer.training.distributed import ProcessGroup  # noqa: E402
 from transformer.training.train_state import TrainState, validation_loss  # noqa: E402
 from transformer.training.trainer import PRESETS, TranslationDataset  # noqa: E402
+from transformer.weights.files import (  # noqa: E402
+    read_training_state,
+    write_atomically,
+    write_training_state,
+)
 
 RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
 SEARCHES = ((1, 1.0), (5, 0.6), (5, 1.0))  # beam sizes and length penalties

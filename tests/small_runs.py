@@ -4,7 +4,6 @@ import itertools
 import os
 from pathlib import Path
 
-from transformer.checkpoint import read_training_state
 from transformer.phrasebook.grammar import sample_pairs
 from transformer.training.config import TrainingConfig
 from transformer.training.run_folder import read_metrics
@@ -14,6 +13,7 @@ from transformer.training.trainer import (
     train_translator,
     translation_model,
 )
+from transformer.weights.files import read_training_state
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = os.environ | {

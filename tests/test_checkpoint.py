@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from transformer.checkpoint import (
+from transformer.weights.files import (
     read_checkpoint,
     read_training_state,
     remove_partial_files,

@@ -15,14 +15,14 @@ from transformer.checks import (
     require_ids,
     require_labels,
     require_mask,
-    require_pairs,
+    require_not_empty,
     require_positive,
     require_probability,
-    require_some,
+    require_same_length,
     require_string,
 )
 from transformer.model import Transformer, TransformerConfig
-from transformer.named_weights import load_strictly, restored, shapes_only
+from transformer.weights.state import load_strictly, restored, shapes_only
 
 pytestmark = pytest.mark.plain
 
@@ -126,9 +126,9 @@ def test_masks_are_boolean_and_broadcast() -> None:
 
 
 def test_each_key_has_one_value() -> None:
-    require_pairs(torch.ones(2, 4, 3), torch.ones(2, 4, 5))
+    require_same_length(torch.ones(2, 4, 3), torch.ones(2, 4, 5))
     with pytest.raises(ValueError, match="got 4 keys and 5 values"):
-        require_pairs(torch.ones(2, 4, 3), torch.ones(2, 5, 3))
+        require_same_length(torch.ones(2, 4, 3), torch.ones(2, 5, 3))
 
 
 def test_a_beam_is_at_least_one_wide_and_its_penalty_finite() -> None:
@@ -200,7 +200,7 @@ def test_a_model_of_shapes_keeps_what_is_made_elsewhere():
 
 
 def test_something_is_needed() -> None:
-    require_some("example", [1])
+    require_not_empty("example", [1])
     for nothing in ([], (), {}, torch.ones(0)):
         with pytest.raises(ValueError, match=r"^at least one example is needed, "):
-            require_some("example", nothing)
+            require_not_empty("example", nothing)

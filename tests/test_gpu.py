@@ -16,7 +16,6 @@ from transformer.beyond.language_model import (
     LanguageModelConfig,
     PromptDecoder,
 )
-from transformer.checkpoint import read_training_state
 from transformer.decoding.beam import beam_search
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search, sample
@@ -32,6 +31,7 @@ from transformer.training.loop import phrasebook_model, train
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast, made_for_bf16
 from transformer.training.run_folder import load_run
+from transformer.weights.files import read_training_state
 
 DEVICE = "cuda"
 pytestmark = [

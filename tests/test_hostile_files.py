@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from transformer import Llama, Transformer, TransformerConfig
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel
-from transformer.checkpoint import read_checkpoint, write_checkpoint
+from transformer.weights.files import read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.plain
 
@@ -198,7 +198,7 @@ def test_another_format_or_version_is_refused(
 ) -> None:
     path = tmp_path / "file"
     with monkeypatch.context() as patch:
-        patch.setattr(f"transformer.checkpoint.CHECKPOINT_{key}", value)
+        patch.setattr(f"transformer.weights.files.CHECKPOINT_{key}", value)
         small().save(path)
     assert message in refusal(path)
 

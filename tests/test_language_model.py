@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from bookkit.texts import alice
-from transformer import LlamaConfig, Transformer, TransformerConfig, checkpoint
+from transformer import LlamaConfig, Transformer, TransformerConfig
 from transformer.beyond.gpt2 import GPT2, LearnedPositions, from_gpt2, to_gpt2
 from transformer.beyond.language_model import (
     LanguageModel,
@@ -22,12 +22,13 @@ from transformer.beyond.modern import PARTS, GroupedQueryAttention, exchange_par
 from transformer.beyond.ngrams import NGramModel
 from transformer.beyond.plain_text import context_losses, train_on_text
 from transformer.beyond.text_generator import TextGenerator
-from transformer.checkpoint import read_checkpoint, write_checkpoint
 from transformer.decoding.beam import beam_search
 from transformer.decoding.search import greedy_search, sample
 from transformer.multi_head import MultiHeadAttention
 from transformer.positional import PositionalEncoding
 from transformer.text.subwords import SubwordTokenizer
+from transformer.weights import files
+from transformer.weights.files import read_checkpoint, write_checkpoint
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import language_model as benchmark
@@ -345,8 +346,8 @@ def test_a_text_generators_file_is_read_once(kind, tmp_path, monkeypatch) -> Non
     tokenizer = SubwordTokenizer.train(["ab ba"], 8, "tok")
     model, path = small(kind=kind, vocab_size=tokenizer.vocab_size), tmp_path / "text"
     TextGenerator(model, tokenizer).save(path)
-    reads, read = [], checkpoint._read
-    monkeypatch.setattr(checkpoint, "_read", lambda *of: reads.append(of) or read(*of))
+    reads, read = [], files._read
+    monkeypatch.setattr(files, "_read", lambda *of: reads.append(of) or read(*of))
     text = TextGenerator.load(path)
     assert len(reads) == 1
     assert type(text.model) is kind

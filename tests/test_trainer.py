@@ -21,7 +21,6 @@ from small_runs import (
 )
 from torch import nn
 
-from transformer.checkpoint import read_training_state
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
@@ -38,6 +37,7 @@ from transformer.training.trainer import (
     train_translator,
     translation_model,
 )
+from transformer.weights.files import read_training_state
 
 
 def train_state(dataset, config=CONFIG, **sizes):

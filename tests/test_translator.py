@@ -11,7 +11,6 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from transformer.beyond.text_generator import TextGenerator
-from transformer.checkpoint import read_checkpoint
 from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
@@ -24,6 +23,7 @@ from transformer.text.words import (
     Vocabulary,
     WordTokenizer,
 )
+from transformer.weights.files import read_checkpoint
 
 WORDS = (*("le", "chat", "est", "noir", "elle", "a"), *("deux", "les", "chiens"))
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from transformer.checks import require_mask, require_pairs
+from transformer.checks import require_mask, require_same_length
 
 __all__ = [
     "attention_weights",
@@ -71,5 +71,5 @@ def scaled_dot_product_attention(
         ValueError: when query and key differ in d_k, the numbers of keys and values
             differ, or the mask does not fit.
     """
-    require_pairs(key, value)
+    require_same_length(key, value)
     return attention_weights(query, key, mask) @ value

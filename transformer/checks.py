@@ -15,8 +15,8 @@ from torch import Tensor
 
 __all__ = [
     "require_positive",
-    "require_some",
-    "require_several",
+    "require_not_empty",
+    "require_texts",
     "require_string",
     "require_divides",
     "require_above_zero",
@@ -24,12 +24,12 @@ __all__ = [
     "require_probability",
     "require_bool",
     "require_device",
-    "require_numbers",
+    "require_not_meta",
     "require_ids",
     "require_labels",
     "require_mask",
-    "require_pairs",
-    "require_memories",
+    "require_same_length",
+    "require_same_batch",
     "require_examples",
     "is_number",
     "require_beam",
@@ -59,7 +59,7 @@ def require_positive(**sizes: int) -> None:
             )
 
 
-def require_some(name: str, things: Sized) -> None:
+def require_not_empty(name: str, things: Sized) -> None:
     """Refuse a collection without anything in it; `name` is what one of it is called.
 
     Raises:
@@ -69,7 +69,7 @@ def require_some(name: str, things: Sized) -> None:
         raise ValueError(f"at least one {name} is needed, got none")
 
 
-def require_several(name: str, texts: object) -> None:
+def require_texts(name: str, texts: object) -> None:
     """Refuse one text where several are needed: its letters would be taken for them.
 
     Raises:
@@ -158,7 +158,7 @@ def require_device(device: str | torch.device) -> torch.device:
         ) from None
 
 
-def require_numbers(*devices: torch.device) -> None:
+def require_not_meta(*devices: torch.device) -> None:
     """Refuse the meta device, on which a model has shapes and no numbers.
 
     Raises:
@@ -236,7 +236,7 @@ def require_mask(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
         )
 
 
-def require_pairs(keys: Tensor, values: Tensor) -> None:
+def require_same_length(keys: Tensor, values: Tensor) -> None:
     """Refuse keys and values of unequal number: a kernel would read beyond its input.
 
     Raises:
@@ -249,7 +249,7 @@ def require_pairs(keys: Tensor, values: Tensor) -> None:
         )
 
 
-def require_memories(memory: Tensor, target_ids: Tensor) -> None:
+def require_same_batch(memory: Tensor, target_ids: Tensor) -> None:
     """Refuse targets that are not as many as the sources; one source serves them all.
 
     Raises:
@@ -277,7 +277,7 @@ def require_examples(
     Raises:
         ValueError: naming the first example at fault by its number, from 1.
     """
-    require_some(name, examples)
+    require_not_empty(name, examples)
     setting, most = min(limits.items(), key=itemgetter(1))
     for number, example in enumerate(examples, start=1):
         try:

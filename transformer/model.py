@@ -14,17 +14,17 @@ from transformer.checks import (
     require_divides,
     require_dropout,
     require_ids,
-    require_memories,
     require_positive,
+    require_same_batch,
 )
 from transformer.decoder import Decoder
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder
 from transformer.masks import causal_mask, padding_mask
-from transformer.named_weights import tie_parameters
 from transformer.positional import PositionalEncoding
-from transformer.saved_model import SavedModel
 from transformer.weights.classes import register_model
+from transformer.weights.saved_model import SavedModel
+from transformer.weights.state import tie_parameters
 
 __all__ = [
     "TransformerConfig",
@@ -181,7 +181,7 @@ class Transformer(SavedModel):
         padding is attended to.
         """
         require_ids(target_ids, self.config.target_vocab_size, "target ids")
-        require_memories(memory, target_ids)
+        require_same_batch(memory, target_ids)
         x = self.position(self.target_embedding(target_ids))
         causal = causal_mask(target_ids.size(1), target_ids.device)
         target_mask = causal & padding_mask(target_ids, self.config.pad_id)

@@ -15,8 +15,8 @@ from transformer.checks import (
     require_divides,
     require_dropout,
     require_mask,
-    require_pairs,
     require_positive,
+    require_same_length,
 )
 
 __all__ = [
@@ -79,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         `positions` are the places of the keys in their sequence, 0, 1, 2, … if they
         are not given. This class does not use them: a subclass may.
         """
-        require_pairs(key, value)
+        require_same_length(key, value)
         return KeysValues(
             self._split(self.key_proj(key)), self._split(self.value_proj(value))
         )
@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         keys are those at 0, 1, 2, …
         """
         queries, (keys, values) = self._split(self.query_proj(query)), keys_values
-        require_pairs(keys, values)
+        require_same_length(keys, values)
         batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
         require_mask(mask, (*batch, queries.size(-2), keys.size(-2)))
         if mask is not None:

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.checks import require_dropout, require_positive
 from transformer.encoder import FeedForward
-from transformer.named_weights import (
+from transformer.weights.classes import register_model
+from transformer.weights.state import (
     load_strictly,
-    require_mapping,
     require_one_dtype,
+    require_state_dict,
     shapes_only,
     tie_parameters,
 )
-from transformer.weights.classes import register_model
 
 __all__ = [
     "GELUFeedForward",
@@ -126,7 +126,7 @@ def from_gpt2(
             another dtype, an output projection that is not the embedding table, and
             what `LanguageModelConfig` refuses.
     """
-    require_mapping(state)
+    require_state_dict(state)
     theirs = {
         name.removeprefix("transformer."): weight
         for name, weight in state.items()

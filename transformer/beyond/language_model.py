@@ -29,8 +29,8 @@ from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
 from transformer.multi_head import KeysValues, MultiHeadAttention
 from transformer.positional import PositionalEncoding
-from transformer.saved_model import SavedModel
 from transformer.weights.classes import register_model
+from transformer.weights.saved_model import SavedModel
 
 __all__ = [
     "LanguageModelConfig",

@@ -22,14 +22,14 @@ from transformer.checks import (
     require_positive,
 )
 from transformer.encoder import Residual
-from transformer.named_weights import (
+from transformer.weights.classes import register_model
+from transformer.weights.state import (
     load_strictly,
-    require_mapping,
     require_one_dtype,
+    require_state_dict,
     shapes_only,
     tie_parameters,
 )
-from transformer.weights.classes import register_model
 
 __all__ = [
     "LlamaConfig",
@@ -145,7 +145,7 @@ def from_llama(
         ValueError: naming the first tensor that is missing, unknown, misshapen or of
             another dtype, and what `LlamaConfig` refuses.
     """
-    require_mapping(state)
+    require_state_dict(state)
     layer = "model.layers.0"
     need = (
         "model.embed_tokens.weight",

@@ -16,12 +16,12 @@ from transformer.checks import (
     require_above_zero,
     require_divides,
     require_mask,
-    require_pairs,
     require_positive,
+    require_same_length,
 )
 from transformer.encoder import Residual
 from transformer.multi_head import KeysValues
-from transformer.named_weights import tie_parameters
+from transformer.weights.state import tie_parameters
 
 __all__ = [
     "RMSNorm",
@@ -145,7 +145,7 @@ class GroupedQueryAttention(nn.Module):
         positions: Int[Tensor, "#batch keys"] | None = None,
     ) -> KeysValues:
         """Project keys and values and turn the keys: what a cache keeps."""
-        require_pairs(key, value)
+        require_same_length(key, value)
         keys = self._turn(self._split(self.key_proj(key)), positions)
         return KeysValues(keys, self._split(self.value_proj(value)))
 
@@ -158,7 +158,7 @@ class GroupedQueryAttention(nn.Module):
     ) -> Float[Tensor, "batch queries d_model"]:
         """Attention over keys and values that are projected and turned already."""
         queries = self._turn(self._split(self.query_proj(query)), positions)
-        require_pairs(*keys_values)
+        require_same_length(*keys_values)
         keys = keys_values.keys
         batch = torch.broadcast_shapes(queries.shape[:-3], keys.shape[:-3])
         require_mask(mask, (*batch, *queries.shape[-3:-1], keys.size(-2)))

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.checks import require_positive, require_some
+from transformer.checks import require_not_empty, require_positive
 from transformer.decoding.step import evaluating
 from transformer.training.loop import paper_adam, training_mode
 
@@ -79,7 +79,7 @@ def context_losses(
         ValueError: for a context below 1, or a target without so many ids before it.
     """
     require_positive(context=context, batch_size=batch_size)
-    require_some("target", targets)
+    require_not_empty("target", targets)
     if int(targets.min()) < context or int(targets.max()) >= len(ids):
         raise ValueError(
             f"targets must lie in {context}..{len(ids) - 1}, "

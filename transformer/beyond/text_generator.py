@@ -12,11 +12,11 @@ from torch import nn
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, PromptDecoder
 from transformer.beyond.llama import Llama
-from transformer.checkpoint import model_file
 from transformer.checks import require_positive
 from transformer.decoding.search import sample
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import require_parts
+from transformer.weights.files import model_file
 
 __all__ = [
     "encode_text",

@@ -66,9 +66,9 @@ def evaluate(
 
     optional_import("sacrebleu")
     path = require_file(out) if out is not None else None
-    from transformer.checkpoint import write_atomically
     from transformer.text.multi30k import read_pairs
     from transformer.training.bleu import corpus_scores
+    from transformer.weights.files import write_atomically
 
     translator = load_translator(weights, device, average)
     tokenizer: Any = translator.target_tokenizer

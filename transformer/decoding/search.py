@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformer.checks import (
     is_number,
     require_ids,
-    require_numbers,
+    require_not_meta,
     require_positive,
 )
 from transformer.decoding.largest import argmax
@@ -86,7 +86,7 @@ def as_batch(
         raise ValueError("sources must be padded on the right, got an id after padding")
     longest = int(lengths.max())
     weight = next(model.parameters(), source_ids)
-    require_numbers(weight.device)
+    require_not_meta(weight.device)
     return source_ids[:, :longest].long().to(weight.device)
 
 

@@ -16,7 +16,7 @@ from transformer.checks import with_article
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
-from transformer.named_weights import shapes_only
+from transformer.weights.state import shapes_only
 
 __all__ = [
     "unwrap",

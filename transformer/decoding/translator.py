@@ -13,7 +13,6 @@ from typing import NamedTuple, overload
 
 from torch import nn
 
-from transformer.checkpoint import model_file
 from transformer.checks import require_beam, require_positive, require_string
 from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.fast import FastDecoder
@@ -22,6 +21,7 @@ from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer, require_parts
+from transformer.weights.files import model_file
 
 __all__ = [
     "Translation",

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.checkpoint import write_atomically
 from transformer.live.model import (
     LIMIT,
     Explorable,
@@ -22,6 +21,7 @@ from transformer.live.model import (
     known_sentences,
 )
 from transformer.live.still import Still, still
+from transformer.weights.files import write_atomically
 
 __all__ = [
     "LIMIT",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from transformer.decoder import Decoder
 from transformer.encoder import Encoder
-from transformer.named_weights import load_strictly, require_mapping, shapes_only
+from transformer.weights.state import load_strictly, require_state_dict, shapes_only
 
 __all__ = [
     "from_torch",
@@ -43,7 +43,7 @@ def from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
-    require_mapping(state)
+    require_state_dict(state)
     d_model, d_ff = _sizes(state, "norm1.weight", "linear1.bias")
     with shapes_only():
         layer = nn.TransformerEncoderLayer(d_model, 1, d_ff)
@@ -71,7 +71,7 @@ def to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: naming the first tensor that is missing, unknown or misshapen.
     """
-    require_mapping(state)
+    require_state_dict(state)
     sides = ("encoder.", "decoder.")
     stacks = {name: weight for name, weight in state.items() if name.startswith(sides)}
     d_model, d_ff = _sizes(

@@ -12,10 +12,10 @@ from typing import Any
 
 from transformer.checks import (
     optional_import,
+    require_not_empty,
     require_positive,
-    require_several,
-    require_some,
     require_string,
+    require_texts,
 )
 from transformer.text.multi30k import moses_style, require_text
 from transformer.text.words import SPECIAL_SYMBOLS, Tokenizer
@@ -88,9 +88,9 @@ class SubwordTokenizer(Tokenizer):
         tokenizer.pre_tokenizer = tk.pre_tokenizers.Sequence(steps)
         tokenizer.decoder = tk.decoders.Metaspace()
         long_word = re.compile(rf"(\S{{{_LONGEST_WORD}}})(?=\S)")
-        require_several("sentences", sentences)
+        require_texts("sentences", sentences)
         texts = [long_word.sub(r"\1 ", _normalize(each, text)) for each in sentences]
-        require_some("sentence", texts)
+        require_not_empty("sentence", texts)
         # The library makes room for all it is asked for. A letter is at most one piece,
         # and so is a merge, after which there is one less to merge.
         most = len(SUBWORD_SYMBOLS) + 2 * sum(len(each) + 1 for each in texts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from transformer.checks import require_some
+from transformer.checks import require_not_empty
 from transformer.decoding.search import mask_special
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap
@@ -64,5 +64,5 @@ def exact_match(model: nn.Module, examples: Sequence[Example]) -> float:
         ValueError: for no examples, or one longer than 4,096 tokens or the model's
             positions.
     """
-    require_some("example", examples)
+    require_not_empty("example", examples)
     return sum(exact_matches(model, examples)) / len(examples)

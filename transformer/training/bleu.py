@@ -6,7 +6,7 @@ Made from book/16-translation.md: edit the chapter, not this file.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer.checks import optional_import, require_several, require_some
+from transformer.checks import optional_import, require_not_empty, require_texts
 from transformer.text.multi30k import require_text
 
 __all__ = [
@@ -36,9 +36,9 @@ def corpus_scores(
         ValueError: for no sentences, numbers that differ, another `text`, or where
             sacreBLEU is not installed.
     """
-    require_several("hypotheses", hypotheses)
-    require_several("references", references)
-    require_some("hypothesis", hypotheses)
+    require_texts("hypotheses", hypotheses)
+    require_texts("references", references)
+    require_not_empty("hypothesis", hypotheses)
     require_text(text)
     if len(hypotheses) != len(references):
         counts = f"{len(hypotheses)} and {len(references)}"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from transformer.checks import require_examples, require_numbers
+from transformer.checks import require_examples, require_not_meta
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import phrasebook_tokenizers
@@ -144,7 +144,7 @@ def train(
     """
     config = config or TrainingConfig()
     sizes = unwrap(model, "train").config
-    require_numbers(next(model.parameters()).device)
+    require_not_meta(next(model.parameters()).device)
     require_examples(
         "example",
         examples,

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from transformer.checkpoint import read_checkpoint
 from transformer.model import Transformer
-from transformer.named_weights import (
+from transformer.training.loop import StepMetrics
+from transformer.training.run_folder import RunFolder, RunInfo
+from transformer.training.train_state import TrainState
+from transformer.weights.files import read_checkpoint
+from transformer.weights.state import (
     load_strictly,
     require_merged,
     shapes_only,
     tied_names,
 )
-from transformer.training.loop import StepMetrics
-from transformer.training.run_folder import RunFolder, RunInfo
-from transformer.training.train_state import TrainState
 
 __all__ = ["Run"]
 

@@ -16,15 +16,15 @@ import torch
 from filelock import FileLock, Timeout
 
 from transformer.beyond.text_generator import TextGenerator
-from transformer.checkpoint import (
+from transformer.checks import require_positive
+from transformer.decoding.translator import Translator
+from transformer.training.loop import StepMetrics
+from transformer.weights.files import (
     read_training_state,
     remove_partial_files,
     write_atomically,
     write_training_state,
 )
-from transformer.checks import require_positive
-from transformer.decoding.translator import Translator
-from transformer.training.loop import StepMetrics
 
 __all__ = [
     "RunInfo",

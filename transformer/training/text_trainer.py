@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.text_generator import TextGenerator, encode_text
-from transformer.checks import require_device, require_positive, require_some
+from transformer.checks import require_device, require_not_empty, require_positive
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap_to
 from transformer.text.subwords import SubwordTokenizer
@@ -67,7 +67,7 @@ class TextDataset(NamedTuple):
         """
         if isinstance(files, str | os.PathLike):
             files = [files]
-        require_some("file", files)
+        require_not_empty("file", files)
         sides = [_hold_out(_read(Path(file))) for file in files]
         train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
         tokenizer = SubwordTokenizer.train(train.split("\n"), vocab_size, "raw")

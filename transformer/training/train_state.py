@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from transformer.checks import require_numbers, require_some
+from transformer.checks import require_not_empty, require_not_meta
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import has_global_hooks
 from transformer.masks import padding_mask
@@ -105,7 +105,7 @@ def validation_loss(
     Raises:
         ValueError: for no examples.
     """
-    require_some("example", examples)
+    require_not_empty("example", examples)
     loss = LossModule(model, label_smoothing=0.0, bf16=bf16)
     total = 0.0
     with evaluating(loss):
@@ -141,7 +141,7 @@ class TrainState:
     def __init__(
         self, model: nn.Module, config: TrainingConfig, process_group: ProcessGroup
     ) -> None:
-        require_numbers(process_group.device, next(model.parameters()).device)
+        require_not_meta(process_group.device, next(model.parameters()).device)
         self.model: Any = model.to(process_group.device)
         self.config = config
         self.process_group = process_group

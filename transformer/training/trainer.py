@@ -18,8 +18,8 @@ from torch import nn
 from transformer.checks import (
     optional_import,
     require_examples,
+    require_not_empty,
     require_positive,
-    require_some,
 )
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
@@ -242,7 +242,7 @@ def train_translator(
             cannot be saved; for a loss that is not finite.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
-    require_some("validation pair", dataset.validation_pairs)
+    require_not_empty("validation pair", dataset.validation_pairs)
     optional_import("sacrebleu.metrics")  # better now than after an epoch
     model = unwrap(model, "train_translator")
     translator = _translator(model, dataset)

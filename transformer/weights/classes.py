@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from transformer.named_weights import shapes_only
+from transformer.weights.state import shapes_only
 
 __all__ = [
     "register_model",

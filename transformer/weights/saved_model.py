@@ -12,9 +12,9 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
-from transformer.checkpoint import model_file, read_checkpoint, write_checkpoint
 from transformer.checks import with_article
-from transformer.named_weights import loadable, require_floats, restored, shapes_only
+from transformer.weights.files import model_file, read_checkpoint, write_checkpoint
+from transformer.weights.state import loadable, require_floats, restored, shapes_only
 
 __all__ = [
     "SavedModel",

@@ -19,7 +19,7 @@ __all__ = [
     "load_strictly",
     "require_floats",
     "require_merged",
-    "require_mapping",
+    "require_state_dict",
     "require_one_dtype",
     "tied_names",
     "tie_parameters",
@@ -99,7 +99,7 @@ def require_floats(state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} holds a number that is not finite")
 
 
-def require_mapping(state: object) -> None:
+def require_state_dict(state: object) -> None:
     """Refuse a module, whose weights its `state_dict` has.
 
     Raises:
