@@ -1,5 +1,6 @@
 """The live model, driven as a person would: a browser, a keyboard, files on a disk."""
 
+import dataclasses
 import json
 import math
 import re
@@ -917,6 +918,40 @@ def test_a_model_with_few_subwords_and_no_sentences_is_described() -> None:
     described = describe(Translator(Transformer(config).eval(), tokenizer, tokenizer))
     (example,) = described["examples"]
     assert tokenizer.encode(example)
+
+
+def test_the_example_is_one_that_the_tokenizer_can_read(tmp_path: Path) -> None:
+    words = WordTokenizer(Vocabulary(["3.5", "chat", "noir", "le"]))
+    model = Transformer(TransformerConfig(7, 7, 8, 2, 1, 1, 8, max_length=12))
+    Translator(model, words, words).save(tmp_path / "words.safetensors")
+    arguments = ["explore", "--weights", str(tmp_path / "words.safetensors")]
+    assert main([*arguments, "--out", str(tmp_path / "words.html")]) == 0
+    assert describe(Translator(model, words, words))["examples"] == ["Chat noir le"]
+    unreadable = WordTokenizer(Vocabulary(["3.5", "4.2", "5.1", "6.7"]))
+    with pytest.raises(ValueError, match="can read none of its own words"):
+        explore(Translator(model, unreadable, unreadable))
+
+
+@pytest.mark.parametrize("longest", [4, 2])
+def test_the_example_is_as_short_as_the_model(
+    subwords: Translator, longest: int
+) -> None:
+    tokenizer = subwords.source_tokenizer
+    size = tokenizer.vocab_size
+    sizes = TransformerConfig(size, size, 8, 2, 1, 1, 8, max_length=longest)
+    (example,) = describe(Translator(Transformer(sizes), tokenizer, tokenizer))[
+        "examples"
+    ]
+    assert 1 <= len(tokenizer.encode(example)) <= longest
+    words = Translator.phrasebook()
+    config = dataclasses.replace(words.model.config, max_length=4)
+    short = Translator(
+        Transformer(config), words.source_tokenizer, words.target_tokenizer
+    )
+    described = describe(short)
+    assert described["sentences"]
+    for sentence in (*described["sentences"], *described["examples"]):
+        assert 1 <= len(words.source_tokenizer.encode(sentence)) <= 4
 
 
 def test_a_model_with_subwords_has_a_page(

@@ -3,7 +3,6 @@
 import base64
 import copy
 import dataclasses
-import itertools
 import json
 import os
 import random
@@ -87,7 +86,8 @@ def known_sentences(translator: Translator, model: Explorable) -> list[str]:
     source, target = translator.source_tokenizer, translator.target_tokenizer
     if [type(source), type(target)] == [WordTokenizer] * 2:
         if [source.to_json(), target.to_json()] == words:
-            return [detokenize(french) for french, _ in sample_pairs(200, 0)]
+            drawn = [detokenize(french) for french, _ in sample_pairs(200, 0)]
+            return [each for each in drawn if _can_read(translator, each)]
         return []
     if isinstance(model, Translator | nn.Module):
         return []
@@ -133,7 +133,7 @@ def describe(
     examples: list[str] = []
     if isinstance(translator.source_tokenizer, WordTokenizer):
         examples = [each for each in EXAMPLES if _can_read(translator, each)]
-    examples = examples or few[:6] or [_any_sentence(translator)]
+    examples = examples or few[:6] or [_example(translator)]
     return {
         "title": title or "The live model",
         "languages": list(translator.languages),
@@ -152,13 +152,29 @@ def _can_read(translator: Translator, sentence: str) -> bool:
         return False
 
 
-def _any_sentence(translator: Translator) -> str:
-    """A sentence for a model that comes without any."""
+def _example(translator: Translator) -> str:
+    """A sentence that the model can read, for one that comes without any.
+
+    Raises:
+        ValueError: where the tokenizer can read none of its own words.
+    """
     tokenizer = translator.source_tokenizer
+    candidates: Iterable[str]
     if isinstance(tokenizer, WordTokenizer):
-        return detokenize(itertools.islice(tokenizer.vocabulary, 4))
-    last = tokenizer.vocab_size
-    return tokenizer.decode(range(max(EOS_ID + 1, last - 6), last))
+        words = [each for each in tokenizer.vocabulary if _can_read(translator, each)]
+        candidates = (detokenize(words[:count]) for count in (4, 3, 2, 1))
+    else:
+        first, end = EOS_ID + 1, tokenizer.vocab_size
+        runs = [range(max(first, end - count), end) for count in range(6, 0, -1)]
+        runs += [range(index, index + 1) for index in reversed(range(first, end))]
+        candidates = (tokenizer.decode(run) for run in runs)
+    for sentence in candidates:
+        if _can_read(translator, sentence):
+            return sentence
+    raise ValueError(
+        "the source tokenizer can read none of its own words, and there are no "
+        "sentences to show"
+    )
 
 
 def describe_model(
@@ -219,7 +235,7 @@ def _plain(model: Transformer) -> Transformer:
         reason = " ".join(str(error).split())
         raise ValueError(f"the page runs the book's modules alone: {reason}") from None
     ids = torch.tensor(_random(plain, 1, 5))
-    target = torch.tensor([[model.config.bos_id] * 3])
+    target = torch.tensor([[model.config.bos_id] * min(3, model.config.max_length)])
     where = next(model.parameters())
     copied = copy.deepcopy(model).eval()
     with torch.no_grad():
