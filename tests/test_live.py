@@ -19,6 +19,7 @@ from bookkit import BreakLab, explore
 from bookkit.lab import Part, Runs
 from transformer.cli import main
 from transformer.decoding.translator import Translator
+from transformer.encoder import FeedForward
 from transformer.live import LIMIT, describe, describe_model, page, script, still
 from transformer.maps import Head, attention_maps
 from transformer.model import Transformer, TransformerConfig
@@ -1053,6 +1054,29 @@ def test_what_has_no_page_is_refused_in_one_line(tmp_path: Path, capsys) -> None
     assert error.count("\n") == 1
     assert "it has a model without its tokenizers" in error
     assert not (tmp_path / "x.html").exists()
+
+
+class Clamped(FeedForward):
+    """Another one only where numbers are large: on random ids it computes the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(-1e3, 1e3)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlibiConfig(TransformerConfig):
+    alibi: bool = True
+
+
+def test_a_model_of_other_parts_is_refused_by_their_class() -> None:
+    sizes = 5, 5, 8, 2, 1, 1, 8
+    model = Transformer(TransformerConfig(*sizes))
+    model.encoder.layers[0].feed_forward.__class__ = Clamped
+    place = r"Clamped at encoder\.layers\.0\.feed_forward"
+    with pytest.raises(ValueError, match=f"the page does not know the class .*{place}"):
+        explore(model)
+    with pytest.raises(ValueError, match="the page does not know the setting 'alibi'"):
+        describe_model(Transformer(AlibiConfig(*sizes)))
 
 
 def test_a_file_is_read_once_for_its_page(tmp_path: Path, monkeypatch) -> None:

@@ -31,6 +31,7 @@ from transformer.text.words import (
     detokenize,
 )
 from transformer.training.run_folder import read_run
+from transformer.weights.classes import require_known_parts
 
 __all__ = [
     "LIMIT",
@@ -45,6 +46,24 @@ __all__ = [
 LIMIT = 20_000_000  # parameters: 53 MB of text in half precision
 
 Explorable = Translator | nn.Module | str | os.PathLike[str]
+
+# What engine.js computes with; a field that a config has beside these, it would ignore.
+SETTINGS = {
+    "source_vocab_size",
+    "target_vocab_size",
+    "d_model",
+    "num_heads",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "d_ff",
+    "dropout",
+    "norm_first",
+    "tie_embeddings",
+    "pad_id",
+    "bos_id",
+    "eos_id",
+    "max_length",
+}
 
 EXAMPLES = (
     "Jane visite l'Afrique en septembre",
@@ -228,6 +247,10 @@ def _plain(model: Transformer) -> Transformer:
             f"the model has {size:,} parameters, in a page {size * 8 / 3e6:.0f} MB; "
             f"the limit is {LIMIT:,} parameters, {LIMIT * 8 / 3e6:.0f} MB"
         )
+    require_known_parts(model, "the page")
+    for setting in dataclasses.asdict(model.config):
+        if setting not in SETTINGS:
+            raise ValueError(f"the page does not know the setting {setting!r}")
     plain = Transformer(model.config).eval()
     try:
         plain.load_state_dict(model.state_dict())
@@ -246,7 +269,7 @@ def _plain(model: Transformer) -> Transformer:
     if not (theirs - ours).abs().max() <= near:
         raise ValueError(
             "the page runs the book's modules alone, and this model computes something "
-            "else (hooks, or modules of its own)"
+            "else: are there hooks on its modules?"
         )
     return plain
 
