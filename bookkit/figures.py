@@ -28,14 +28,14 @@ def begin(seed: int = 0) -> None:
     """Start a chapter: the same random numbers, digits and figure style every time.
 
     Numbers are made on one thread, since more add in another order, and so in other
-    digits. `BOOK_THREADS=2` in the environment shows how much that matters.
+    digits. `BOOK_THREADS=2` in the environment shows how much that matters. Plots of
+    your own appear as they do in any notebook.
     """
     random.seed(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(int(os.environ.get("BOOK_THREADS", "1")))
     torch.set_printoptions(precision=3, sci_mode=False)
     plt.style.use(["default", STYLE])
-    plt.switch_backend("agg")
     # Libraries with progress bars look for widgets, which a page has no use for.
     warnings.filterwarnings("ignore", message="IProgress not found")
 

@@ -1,4 +1,5 @@
 import gc
+import os
 import sys
 
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import settings
 
 settings.register_profile("book", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("book")
+os.environ["MPLBACKEND"] = "agg"  # no window is opened for a figure
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,8 @@ import struct
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
 from bookkit import (
     AttentionView,
@@ -344,3 +346,24 @@ def test_views_of_one_page_share_their_style_and_keep_their_own_width() -> None:
 def test_the_view_refuses_what_are_no_weights(weights, keys, message) -> None:
     with pytest.raises(ValueError, match=message):
         AttentionView(weights, TOKENS, keys)
+
+
+def test_a_readers_own_plot_is_shown_and_the_books_is_shown_once(
+    monkeypatch,
+) -> None:
+    """In a kernel, whose plots appear where a cell ends or asks for them."""
+    monkeypatch.delenv("MPLBACKEND")
+    notebook = new_notebook(
+        cells=[
+            new_code_cell("import matplotlib.pyplot as plt"),
+            new_code_cell("from bookkit import begin, show\nbegin()"),
+            new_code_cell("plt.plot([1, 2])\nplt.show()"),
+            new_code_cell("figure, ax = plt.subplots()\nshow(figure, alt='A square.')"),
+        ]
+    )
+    NotebookClient(notebook, timeout=120).execute()
+    _, begun, own, book = (cell.outputs for cell in notebook.cells)
+    assert begun == []
+    assert ["image/png" in each.get("data", {}) for each in own] == [True]
+    (shown,) = book
+    assert shown.data["text/html"].startswith("<svg")

@@ -140,6 +140,7 @@ def play(
     """Run a chapter; the cells that raised, and what. `before` is called at a claim."""
     from IPython.core.interactiveshell import InteractiveShell
 
+    os.environ["MPLBACKEND"] = "agg"  # no window is opened for a figure
     shell, raised = InteractiveShell.instance(), []
     os.chdir(stored(chapter).parent)
     for cell in cells_of(chapter):
