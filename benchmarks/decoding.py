@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compiled import CompiledDecoder
 from peers import (
     SIZES,
     TorchTransformer,
@@ -38,7 +39,6 @@ from peers import x_transformer as build_x_transformer
 from race import lines, made, race, ratios, serve, write
 
 from transformer.decoding import beam, search
-from transformer.decoding.compiled import CompiledDecoder
 from transformer.decoding.fast import FastDecoder
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 

@@ -754,9 +754,11 @@ def test_what_a_decoder_lacks_is_named():
             raise NotImplementedError
 
     needs = "a decoder needs `model` and `prefill`"
-    with pytest.raises(ValueError, match=f"^{needs}, Half lacks `prefill`$"):
+    with pytest.raises(
+        ValueError, match=f"^{needs}, Half lacks `prefill`: give half.model$"
+    ):
         greedy_search(Half(), [[3]], 2)
     with pytest.raises(ValueError, match=f"^{needs}, Other lacks `model`$"):
         greedy_search(Other(), [[3]], 2)
-    with pytest.raises(ValueError, match=r"lacks .*: give translator\.decoder"):
+    with pytest.raises(ValueError, match=r"lacks .*: give translator\.model"):
         greedy_search(Translator.phrasebook(), [[3]], 2)

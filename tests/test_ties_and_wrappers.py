@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from transformer import (
-    FastDecoder,
     LanguageModelConfig,
     Llama,
     LlamaConfig,
@@ -15,7 +14,6 @@ from transformer import (
     TransformerConfig,
     Translator,
     attention_maps,
-    greedy_search,
 )
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
@@ -166,22 +164,3 @@ def test_maps_of_a_wrapped_model_are_the_models() -> None:
     found = attention_maps(nn.DataParallel(model), ids, ids)
     assert torch.equal(found.cross, attention_maps(model, ids, ids).cross)
     assert all_heads(nn.DataParallel(model)) == all_heads(model)
-
-
-@pytest.mark.parametrize("column", [0, 1])
-def test_a_fast_decoder_notices_weights_changed_behind_its_back(column) -> None:
-    """As a fused step may leave the column of a dead unit as it was."""
-    torch.manual_seed(0)
-    model = tied("Transformer").eval()
-    decoder, ids = FastDecoder(model), [[3, 4, 5]]
-    greedy_search(decoder, ids, 8)
-    weight = model.decoder.layers[0].feed_forward.contract.weight
-    kept = weight[:, column].clone()
-    weight.data *= -20
-    weight.data[:, column] = kept
-    assert greedy_search(decoder, ids, 8) == greedy_search(model, ids, 8)
-    states = [
-        each.prefill(torch.tensor(ids), 8) for each in (decoder, FastDecoder(model))
-    ]
-    found, expected = (state.step(torch.tensor([1])) for state in states)
-    torch.testing.assert_close(found, expected)

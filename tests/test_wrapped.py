@@ -55,35 +55,6 @@ class Adapter(nn.Module):
         return output + self.up(output)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-def test_weights_that_a_fused_optimiser_changed_are_packed_again(kind) -> None:
-    """Even if it leaves the first numbers of each as they were."""
-    model = small().eval()
-    decoder, source = FastDecoder(model), [[3, 4, 5]]
-    before = greedy_search(decoder, source, 6)
-    optimizer = kind(model.parameters(), lr=1.0, fused=True)
-    for weight in model.parameters():
-        weight.grad = torch.zeros_like(weight)
-    chosen = before[0][0]
-    assert chosen > 0  # not the row that is compared
-    model.output.weight.grad[chosen] = 10 * model.output.weight.detach()[chosen]
-    optimizer.step()
-    assert (
-        greedy_search(decoder, source, 6) == greedy_search(model, source, 6) != before
-    )
-
-
-def test_a_weight_that_is_a_buffer_is_not_packed() -> None:
-    model = small().eval()
-    weight = model.output.weight.detach().clone()
-    del model.output.weight
-    model.output.register_buffer("weight", weight)
-    decoder, source = FastDecoder(model), [[3, 4, 5]]
-    greedy_search(decoder, source, 6)
-    weight.neg_()
-    assert greedy_search(decoder, source, 6) == greedy_search(model, source, 6)
-
-
 def test_a_wrapped_layer_is_refused() -> None:
     model = small()
     model.decoder.layers[0] = Adapter(model.decoder.layers[0])
@@ -324,25 +295,6 @@ def test_another_models_graph_outlives_an_optimisers_step() -> None:
     optimizer.step()
     first.backward()
     assert one[0].weight.grad is not None
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_bias_that_is_a_buffer_is_not_packed(replaced) -> None:
-    model, source = small().eval(), torch.tensor([[3, 4, 5]])
-    inner = model.decoder.layers[0].feed_forward.expand
-    bias = inner.bias.detach().clone()
-    del inner.bias
-    inner.register_buffer("bias", bias)
-    decoder, bos = FastDecoder(model), torch.tensor([1])
-    with torch.inference_mode():
-        before = decoder.prefill(source, 3).step(bos)
-        if replaced:
-            inner.bias = bias + 1
-        else:
-            inner.bias += 1
-        found = decoder.prefill(source, 3).step(bos)
-        torch.testing.assert_close(found, model(source, bos[None])[:, -1])
-    assert (found - before).abs().max() > 0.01
 
 
 def test_self_attention_may_have_other_heads_than_cross_attention() -> None:

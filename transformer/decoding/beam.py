@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, finfo, nn
 
 from transformer.checks import require_beam
-from transformer.decoding.largest import topk
 from transformer.decoding.search import (
     NOT_FINITE,
     Sources,
@@ -55,7 +54,7 @@ def likeliest(
     Raises:
         ValueError: for logits that are NaN or +inf.
     """
-    values, ids = topk(logits, min(count + 1, logits.size(-1)))
+    values, ids = logits.topk(min(count + 1, logits.size(-1)))
     if not (values[:, 0] < math.inf).all():  # nor is NaN below it
         raise ValueError(NOT_FINITE)
     ids = ids[:, :count]

@@ -3,6 +3,7 @@
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -19,11 +20,13 @@ from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layer
 from transformer.decoding.support import packable_weights, unwrap
 from transformer.encoder import EncoderLayer, Residual
 from transformer.masks import padding_mask
+from transformer.model import Transformer
 
 __all__ = [
     "FlatResidual",
     "FastEncoderLayer",
     "FastDecoderLayer",
+    "PackedModel",
     "FastState",
     "FastDecoder",
 ]
@@ -40,10 +43,11 @@ class FlatResidual(NamedTuple):
 
     @classmethod
     def of(cls, residual: Residual) -> "FlatResidual":
-        """Read it off a residual."""
+        """Copy the weights of a residual's norm."""
         norm = residual.norm
         weight, bias = (
-            None if each is None else each.detach() for each in (norm.weight, norm.bias)
+            None if each is None else each.detach().clone()
+            for each in (norm.weight, norm.bias)
         )
         return cls(norm.normalized_shape, weight, bias, norm.eps, residual.norm_first)
 
@@ -67,12 +71,16 @@ class _PackedLayer:
     """What encoder and decoder layers share: self-attention and feed-forward."""
 
     def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:
-        own = layer.self_attention
-        self.heads = own.num_heads
-        self.scale = (own.query_proj.out_features // own.num_heads) ** -0.5
-        self_maps = own.query_proj, own.key_proj, own.value_proj
-        self.self_proj = PackedLinear.pack(*self_maps, first=self.scale)
-        self.self_output = PackedLinear.pack(own.output_proj)
+        attention = layer.self_attention
+        self.heads = attention.num_heads
+        self.scale = (attention.query_proj.out_features // self.heads) ** -0.5
+        self.self_proj = PackedLinear.pack(
+            attention.query_proj,
+            attention.key_proj,
+            attention.value_proj,
+            scale_first=self.scale,
+        )
+        self.self_output = PackedLinear.pack(attention.output_proj)
         self.expand = PackedLinear.pack(layer.feed_forward.expand)
         self.contract = PackedLinear.pack(layer.feed_forward.contract)
         self.residuals = [
@@ -115,7 +123,7 @@ class FastDecoderLayer(_PackedLayer):
     def __init__(self, layer: DecoderLayer) -> None:
         super().__init__(layer)
         cross = layer.cross_attention
-        self.cross_query = PackedLinear.pack(cross.query_proj, first=self.scale)
+        self.cross_query = PackedLinear.pack(cross.query_proj, scale_first=self.scale)
         self.cross_output = PackedLinear.pack(cross.output_proj)
 
     def __call__(
@@ -162,6 +170,50 @@ class FastDecoderLayer(_PackedLayer):
         return self.cross_output(heads.transpose(1, 2).reshape(x.shape))
 
 
+class PackedModel:
+    """A copy of a model's weights, laid out as fast decoding reads them.
+
+    Training the model afterwards does not change the copy.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self.config = model.config
+        encoder, decoder = model.encoder.layers, decoder_layers(model)
+        cross = [layer.cross_attention for layer in decoder]
+        memory_maps = [
+            proj
+            for attention in cross
+            for proj in (attention.key_proj, attention.value_proj)
+        ]
+        with torch.inference_mode(False), torch.no_grad():  # also of use outside
+            self.encoder_layers = [
+                FastEncoderLayer(cast("EncoderLayer", layer)) for layer in encoder
+            ]
+            self.memory_proj = PackedLinear.pack(*memory_maps)
+            self.decoder_layers = [FastDecoderLayer(layer) for layer in decoder]
+            self.output = PackedLinear.pack(model.output)
+            ends = model.encoder.norm, model.decoder.norm
+            tables = model.source_embedding, model.target_embedding, model.position
+            rest = copy.deepcopy(nn.ModuleList((*tables, *ends))).eval()
+        self.source_embedding, self.target_embedding, self.position = rest[:3]
+        self.encoder_norm, self.decoder_norm = rest[3:]
+
+    @torch.no_grad()
+    def encode(
+        self, source_ids: Int[Tensor, "sources length"], mask: Tensor | None
+    ) -> Float[Tensor, "layers 2 sources heads length d_k"]:
+        """The keys and values of every decoder layer's cross-attention."""
+        sources, length = source_ids.shape
+        require_ids(source_ids, self.config.source_vocab_size, "source ids")
+        x = self.position(self.source_embedding(source_ids)).flatten(0, 1)
+        for layer in self.encoder_layers:
+            x = layer(x, mask, length)
+        keys_values = self.memory_proj(self.encoder_norm(x))
+        heads, layers = self.config.num_heads, len(self.decoder_layers)
+        parts = keys_values.view(sources, length, layers, 2, heads, -1)
+        return parts.permute(2, 3, 0, 4, 1, 5).contiguous()
+
+
 @dataclass
 class FastState:
     """Some sources, some hypotheses of each, and the keys and values so far.
@@ -173,7 +225,7 @@ class FastState:
     source has `width` hypotheses: one until the first reordering, then `beam_size`.
     """
 
-    decoder: "FastDecoder"
+    packed: PackedModel
     memory: Float[Tensor, "layers 2 sources heads length d_k"]  # keys, values
     source_mask: Tensor | None  # (sources, 1, 1, length)
     past: list[Float[Tensor, "2 sources heads slots d_k"]]  # keys, values
@@ -186,20 +238,18 @@ class FastState:
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
-        model, end = self.decoder.model, self.filled + self.width
+        packed, end = self.packed, self.filled + self.width
         if self.ancestry is not None:
             new = self.ancestry[:, 0, : self.width, self.filled : end]
             new.diagonal(dim1=1, dim2=2).zero_()  # each sees its own
-        rows = F.embedding(tokens, model.target_embedding.table.weight)
-        scale = math.sqrt(model.config.d_model)
-        x = torch.add(model.position.table[self.position], rows, alpha=scale)
-        for layer, past, memory in zip(
-            self.decoder.layers, self.past, self.memory, strict=True
-        ):
+        rows = F.embedding(tokens, packed.target_embedding.table.weight)
+        scale = math.sqrt(packed.config.d_model)
+        x = torch.add(packed.position.table[self.position], rows, alpha=scale)
+        caches = zip(packed.decoder_layers, self.past, self.memory, strict=True)
+        for layer, past, memory in caches:
             x = layer(x, self, past, memory)
         self.filled, self.position = end, self.position + 1
-        x = model.decoder.norm(x)
-        return self.decoder.output(x)
+        return packed.output(packed.decoder_norm(x))
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Each hypothesis goes on from one of its source; sources may be dropped."""
@@ -226,47 +276,22 @@ class FastState:
             self.ancestry = self.ancestry[sources]
 
 
-def _samples(weight: Tensor) -> list[Tensor]:
-    """Views of a number of each row, in another column each time; or of a bias."""
-    if weight.dim() < 2:
-        return [weight]
-    if weight.is_contiguous() and (step := weight.size(1) - 1):
-        return [weight.view(-1)[step::step]]  # one column to the left in each row
-    return [block.diagonal() for block in weight.split(weight.size(1))]
-
-
 class FastDecoder:
-    """A model packed for fast decoding: searches are to find what plain ones find.
+    """A model packed for fast decoding: searches find what they find with the model.
 
-    The weights are packed at the first search, and again at the next one
-    after they have changed, in place or by replacement. A change through `.data` or by
-    a fused optimiser is noticed by one number of each row, and in all of a bias:
-    make a new FastDecoder after any other. What packed weights cannot follow exactly
-    is decoded by the plain cache instead: half precision and autocast, modules with
-    hooks, and those that are not the book's own (LoRA, quantisation, another
-    activation). In float32 logits may differ from the plain ones in their last bits,
-    and, where oneDNN multiplies, from one process to another.
+    The weights are copied and packed once, when the decoder is made. After training, or
+    any other change of the model, make a new one. What packed weights cannot follow
+    exactly is left to `CachedDecoder`: half precision and autocast, modules with hooks,
+    and those that are not the book's own (LoRA, quantisation, another activation). In
+    float32, logits may differ from the model's in their last bits.
 
     Raises:
         ValueError: for what `CachedDecoder` refuses.
     """
 
-    encoder_layers: list[FastEncoderLayer]
-    memory_proj: PackedLinear
-    layers: list[FastDecoderLayer]
-    output: PackedLinear
-
     def __init__(self, model: nn.Module) -> None:
         self.model = CachedDecoder(unwrap(model, f"a {type(self).__name__}")).model
-        self._weights: list[nn.Parameter] = []
-        self._versions: list[tuple[int, int, int]] = []
-        self._settings: list[object] = []
-        self._views: list[Tensor] = []
-        self._probe = torch.empty(0)
-
-    def __reduce__(self) -> tuple[type["FastDecoder"], tuple[nn.Module]]:
-        """A copy, on disk too, has the model alone, and packs its weights again."""
-        return type(self), (self.model,)
+        self.packed = PackedModel(self.model) if packable_weights(self.model) else None
 
     def prefill(
         self,
@@ -276,77 +301,15 @@ class FastDecoder:
     ) -> DecoderState:
         """Encode the sources, once, with room for `beam_size` hypotheses of each."""
         model = self.model
-        weights = packable_weights(model)
-        if not weights:
+        if self.packed is None or not packable_weights(model):
             return CachedDecoder(model).prefill(source_ids, max_length, beam_size)
-        self._pack(weights)
         mask = padding_mask(source_ids, model.config.pad_id)
         hidden = None if mask.all() else mask
-        memory = self._encode(source_ids, hidden)
-        return self._state(memory, hidden, max_length * beam_size, beam_size)
-
-    def _state(
-        self, memory: Tensor, hidden: Tensor | None, slots: int, beam_size: int
-    ) -> DecoderState:
-        """The sources with room for so many slots, all of them empty."""
+        memory = self.packed.encode(source_ids, hidden)
         layers, _, sources, heads, _, d_k = memory.shape
+        slots = max_length * beam_size
         past = memory.new_empty(layers, 2, sources, heads, slots, d_k)
         ancestry = None
         if beam_size > 1:
             ancestry = memory.new_full((sources, 1, beam_size, slots), -math.inf)
-        return FastState(self, memory, hidden, list(past), ancestry, beam_size)
-
-    @torch.no_grad()
-    def _encode(
-        self, source_ids: Int[Tensor, "sources length"], mask: Tensor | None
-    ) -> Float[Tensor, "layers 2 sources heads length d_k"]:
-        """The keys and values of every decoder layer's cross-attention."""
-        model, (sources, length) = self.model, source_ids.shape
-        require_ids(source_ids, model.config.source_vocab_size, "source ids")
-        x = model.position(model.source_embedding(source_ids)).flatten(0, 1)
-        for layer in self.encoder_layers:
-            x = layer(x, mask, length)
-        keys_values = self.memory_proj(model.encoder.norm(x))
-        heads, layers = self.layers[0].heads, len(self.layers)
-        parts = keys_values.view(sources, length, layers, 2, heads, -1)
-        return parts.permute(2, 3, 0, 4, 1, 5).contiguous()
-
-    def _pack(self, weights: list[nn.Parameter]) -> None:
-        """Pack the weights, unless those that are packed are still the model's.
-
-        PyTorch counts the changes of each tensor, but not those through `.data` or by a
-        fused optimiser: one number of each row is compared as well. Of a model
-        made in inference mode no changes are counted: all numbers are compared. What
-        norms have beside weights is compared, too, and the number of heads.
-        """
-        encoder, decoder = self.model.encoder.layers, decoder_layers(self.model)
-        layers = cast("list[EncoderLayer | DecoderLayer]", [*encoder, *decoder])
-        parts = [cast("Residual", one) for layer in layers for one in layer.residuals]
-        ends = self.model.encoder.norm, self.model.decoder.norm
-        settings: list[object] = [self.model.config.num_heads]
-        settings += [(one.norm.eps, one.norm_first) for one in parts]
-        settings += [getattr(norm, "eps", None) for norm in ends]
-        counted = not any(weight.is_inference() for weight in weights)
-        now = [
-            (id(weight), weight.data_ptr(), weight._version if counted else 0)
-            for weight in weights
-        ]
-        same = now == self._versions and settings == self._settings
-        if same and torch.cat(self._views).equal(self._probe):
-            return
-        cross = [layer.cross_attention for layer in decoder]
-        maps = [each for one in cross for each in (one.key_proj, one.value_proj)]
-        with torch.inference_mode(False), torch.no_grad():  # of use outside of it
-            self.encoder_layers = [
-                FastEncoderLayer(cast("EncoderLayer", layer)) for layer in encoder
-            ]
-            self.memory_proj = PackedLinear.pack(*maps)
-            self.layers = [FastDecoderLayer(layer) for layer in decoder]
-            self.output = PackedLinear.pack(self.model.output)
-        views = [weight.detach() for weight in weights]
-        if counted:
-            views = [one for view in views for one in _samples(view)]
-        self._views = [view.flatten() for view in views]
-        self._probe = torch.cat(self._views)
-        # Last: another thread may look at them. Weights are kept, so their ids stay.
-        self._weights, self._settings, self._versions = weights, settings, now
+        return FastState(self.packed, memory, hidden, list(past), ancestry, beam_size)

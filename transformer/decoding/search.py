@@ -17,7 +17,6 @@ from transformer.checks import (
     require_not_meta,
     require_positive,
 )
-from transformer.decoding.largest import argmax
 from transformer.decoding.step import (
     CachedDecoder,
     DecoderState,
@@ -199,7 +198,7 @@ def greedy_search(
     """
 
     def largest(logits: Tensor) -> Tensor:
-        ids = argmax(logits)
+        ids = logits.argmax(dim=-1)
         _require_finite(logits.gather(1, ids[:, None]))
         return ids
 

@@ -83,10 +83,13 @@ def unwrap_for_search(model: Any) -> Transformer:
     lacks = [part for part in ("model", "prefill") if not hasattr(model, part)]
     if not isinstance(model, nn.Module) and len(lacks) == 1:
         name = type(model).__name__
-        whole = hasattr(getattr(model, "decoder", None), "prefill")
+        advice = ""
+        if hasattr(getattr(model, "decoder", None), "prefill"):
+            advice = f": give {name.lower()}.decoder"
+        elif isinstance(getattr(model, "model", None), Transformer):
+            advice = f": give {name.lower()}.model"
         raise ValueError(
-            f"a decoder needs `model` and `prefill`, {name} lacks `{lacks[0]}`"
-            + f": give {name.lower()}.decoder" * whole
+            f"a decoder needs `model` and `prefill`, {name} lacks `{lacks[0]}`{advice}"
         )
     other = " or a decoder (PromptDecoder for a language model)"
     return unwrap(model, "a search", other)

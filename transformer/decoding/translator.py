@@ -48,8 +48,7 @@ class Translator:
 
     The tokenizers may be one and the same. `languages` are the codes of source and
     target, such as fr and en: names, which change no translation. The model stays in
-    the mode it is in; its weights may change between calls, but through `.data` only as
-    far as `FastDecoder` notices.
+    the mode it is in. It may be trained between calls: each call packs its weights.
 
     Raises:
         ValueError: when a tokenizer has another size than the model's table or other
@@ -63,7 +62,7 @@ class Translator:
         target_tokenizer: Tokenizer,
         languages: tuple[str, str] = ("source", "target"),
     ) -> None:
-        self.decoder = FastDecoder(unwrap(model, "a Translator"))
+        self.model: Transformer = unwrap(model, "a Translator")
         _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
         codes = languages if isinstance(languages, tuple | list) else ()
         if len(codes) != 2 or any(str(code).split() != [code] for code in codes):
@@ -76,11 +75,6 @@ class Translator:
         source, target = self.languages
         tokenizers = f"{self.source_tokenizer!r}, {self.target_tokenizer!r}"
         return f"Translator({source!r} to {target!r}, {tokenizers})"
-
-    @property
-    def model(self) -> Transformer:
-        """The Transformer that translates; for another, make another translator."""
-        return self.decoder.model
 
     @classmethod
     def phrasebook(cls) -> "Translator":
@@ -210,13 +204,12 @@ class Translator:
         self._require_options(beam_size, length_penalty, batch_size, max_length)
         sources = self._encode_all(sentences, on_error)
         translations = [""] * len(sources)
+        decoder = FastDecoder(self.model)
         for indices, batch, room in self._batches(sources, batch_size, max_length):
             if beam_size == 1:
-                found = greedy_search(self.decoder, batch, room)
+                found = greedy_search(decoder, batch, room)
             else:
-                found = beam_search(
-                    self.decoder, batch, room, beam_size, length_penalty
-                )
+                found = beam_search(decoder, batch, room, beam_size, length_penalty)
             for index, ids in zip(indices, found, strict=True):
                 translations[index] = self.target_tokenizer.decode(ids)
         return translations[0] if isinstance(sentences, str) else translations
@@ -244,8 +237,9 @@ class Translator:
             raise ValueError(f"a list of sentences is expected, got {sentences!r:.60}")
         sources = self._encode_all(sentences, on_error)
         lists: list[list[Translation]] = [[] for _ in sources]
+        decoder = FastDecoder(self.model)
         for indices, batch, room in self._batches(sources, batch_size, max_length):
-            found = n_best(self.decoder, batch, room, beam_size, length_penalty)
+            found = n_best(decoder, batch, room, beam_size, length_penalty)
             for index, candidates in zip(indices, found, strict=True):
                 lists[index] = [
                     Translation(self.target_tokenizer.decode(ids), *judged)

@@ -1,6 +1,8 @@
-"""Fast decoding with a step compiled ahead of time, by torch.export and AOTInductor.
+"""A decoding step compiled ahead of time, by torch.export and AOTInductor.
 
-Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
+How near PyTorch comes to a library in C++: `benchmarks/decoding.py` races it. It needs
+a C++ compiler, minutes for the first search, and parts of PyTorch that are not public,
+so the package does not have it.
 """
 
 import math
@@ -16,16 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.decoding.fast import FastDecoder, FastDecoderLayer
-from transformer.decoding.packed import PackedLinear, onednn_worth
-from transformer.decoding.step import DecoderState
-from transformer.onednn import onednn_pays
-
-__all__ = [
-    "CompiledStep",
-    "CompiledState",
-    "CompiledDecoder",
-]
+from transformer.decoding.fast import FastDecoder, PackedModel
+from transformer.decoding.packed import PackedLinear
+from transformer.masks import padding_mask
 
 
 class CompiledStep(nn.Module):
@@ -34,13 +29,12 @@ class CompiledStep(nn.Module):
     Without an `output` its first result is what logits are made of.
     """
 
-    def __init__(self, decoder: FastDecoder, output: PackedLinear | None) -> None:
+    def __init__(self, packed: PackedModel, output: PackedLinear | None) -> None:
         super().__init__()
-        model = decoder.model
-        self.layers, self.output = decoder.layers, output
-        self.norm = model.decoder.norm
-        self.table = model.target_embedding.table.weight.detach()
-        self.scale = math.sqrt(model.config.d_model)
+        self.layers, self.output = packed.decoder_layers, output
+        self.norm = packed.decoder_norm
+        self.table = packed.target_embedding.table.weight.detach()
+        self.scale = math.sqrt(packed.config.d_model)
 
     def forward(
         self,
@@ -218,7 +212,6 @@ class CompiledState:
 
 
 _FEW = 4  # rows: with eight the compiler's products were slower on one processor
-_LARGE = 4  # times what one product needs for oneDNN: a step has smaller ones, too
 # The compiler's options, by who makes the products of a step.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "the compiler": {
@@ -227,55 +220,47 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "max_autotune_gemm_backends": "CPP",
     },
     "PyTorch": {"pattern_matcher": False},  # else each product begins with its bias
-    "oneDNN": {"freezing": True},
 }
 
 
-class CompiledDecoder(FastDecoder):
-    """Fast decoding with a compiled step, for a model that is not trained any more.
+class CompiledDecoder:
+    """Fast decoding of a float32 model on a CPU with a compiled step.
 
-    The first search compiles, for up to a minute, and so does the first one with more
-    than four rows (sources times beam size), and the first whose products are large
-    enough for oneDNN, where that pays; once the model has changed, the next searches
-    compile again. The compiled code has a copy of the weights, and runs on as many
-    threads as PyTorch had when it was compiled. Elsewhere than on a CPU, and in other
-    precisions than float32, this is a `FastDecoder`.
-
-    Raises:
-        ValueError: for what `CachedDecoder` refuses.
-        RuntimeError: at the first search, where there is no C++ compiler.
+    The first search compiles, and so does the first one with more than four rows
+    (sources times beam size). The compiled code has a copy of the weights, and runs on
+    as many threads as PyTorch had when it was compiled.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        fast = FastDecoder(model)
+        if fast.packed is None:
+            raise ValueError("the model cannot be packed")
+        self.model, self.packed = fast.model, fast.packed
         self._steps: dict[str, _Compiled] = {}
-        self._compiled: list[FastDecoderLayer] = []
 
-    def _state(
-        self, memory: Tensor, hidden: Tensor | None, slots: int, beam_size: int
-    ) -> DecoderState:
-        """The sources with room for so many slots, all of them empty."""
-        if memory.dtype != torch.float32 or memory.device.type != "cpu":
-            return super()._state(memory, hidden, slots, beam_size)
-        if self._compiled is not self.layers:
-            self._steps, self._compiled = {}, self.layers
-        compiled = self._step_for(memory.size(2) * beam_size)
-        table = self.model.position.table
-        return CompiledState.of(compiled, table, memory, hidden, slots, beam_size)
+    def prefill(
+        self,
+        source_ids: Int[Tensor, "sources length"],
+        max_length: int,
+        beam_size: int = 1,
+    ) -> CompiledState:
+        """Encode the sources, once, with room for `beam_size` hypotheses of each."""
+        mask = padding_mask(source_ids, self.model.config.pad_id)
+        hidden = None if mask.all() else mask
+        memory = self.packed.encode(source_ids, hidden)
+        step = self._step_for(len(source_ids) * beam_size)
+        table = self.packed.position.table
+        slots = max_length * beam_size
+        return CompiledState.of(step, table, memory, hidden, slots, beam_size)
 
     def _step_for(self, rows: int) -> _Compiled:
         """A compiled step that is fast for so many rows, and right for any number."""
-        if rows <= _FEW:
-            who = "the compiler"
-        else:
-            weight = self.layers[0].expand.weight
-            work = rows * weight.numel()  # multiplications of the expanding map
-            large = onednn_pays(weight) and work >= _LARGE * onednn_worth()
-            who = "oneDNN" if large else "PyTorch"
+        who = "the compiler" if rows <= _FEW else "PyTorch"
         if who not in self._steps:
-            inside = self.output if rows <= _FEW else None
-            run = _compile(CompiledStep(self, inside), _OPTIONS[who])
-            self._steps[who] = _Compiled(run, None if inside else self.output)
+            output = self.packed.output
+            inside = output if rows <= _FEW else None
+            run = _compile(CompiledStep(self.packed, inside), _OPTIONS[who])
+            self._steps[who] = _Compiled(run, None if inside else output)
         return self._steps[who]
 
 
