@@ -14,6 +14,7 @@ from transformer import (
     Head,
     LanguageModel,
     LanguageModelConfig,
+    MultiHeadAttention,
     PromptDecoder,
     Transformer,
     TransformerConfig,
@@ -26,7 +27,6 @@ from transformer import (
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import PARTS, exchange_parts
 from transformer.decoder import DecoderLayer
-from transformer.decoding.step import evaluating
 from transformer.maps import self_attention_maps
 
 PAD = 0
@@ -148,19 +148,14 @@ def test_passes_of_other_threads_are_not_in_the_maps() -> None:
     assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
 
 
-def test_who_evaluates_last_gives_the_modes_back() -> None:
-    model, done = small().train(), Event()
-
-    def evaluate() -> None:
-        with evaluating(model):
-            done.wait(5)
-
-    other = beside(model, evaluate)
+def test_looking_changes_nothing_for_other_threads() -> None:
+    """A pass in training mode meanwhile is one in training mode."""
+    model, modes = small().train(), []
+    other = beside(model, lambda: modes.extend(m.training for m in model.modules()))
     attention_maps(model, ids(), ids())
-    assert not any(module.training for module in model.modules())
-    done.set()
     other.join()
-    assert all(module.training for module in model.modules())
+    assert modes
+    assert all(modes)
 
 
 def test_a_failure_leaves_no_hook_and_keeps_the_mode() -> None:
@@ -269,22 +264,76 @@ def test_a_head_that_is_not_there_is_refused(head, message) -> None:
     assert hooks(model) == 0
 
 
+def compiled_whole(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_inside(model: nn.Module) -> nn.Module:
+    for number, layer in enumerate(model.decoder.layers):
+        model.decoder.layers[number] = torch.compile(layer, backend="eager")
+    model.encoder.compile(backend="eager")
+    return model
+
+
 @pytest.mark.plain  # the checker of shapes is not compiled
-def test_a_compiled_model_is_looked_at_and_ablated_as_it_is_written() -> None:
-    model = small().eval()
-    batch = ids(), ids()
-    compiled = torch.compile(model, backend="eager")
+@pytest.mark.parametrize(
+    "compiling", [compiled_whole, compiled_in_place, compiled_inside]
+)
+def test_a_compiled_model_is_looked_at_as_it_is_written(compiling) -> None:
+    model, batch = small().eval(), (ids(), ids())
+    expected = attention_maps(model, *batch)
+    compiled = compiling(model)
     with torch.no_grad():
-        whole = compiled(*batch)
-        with ablate_heads(model, Head("cross", 2, 1)):
-            expected = model(*batch)
-            found = compiled(*batch)
-        assert not found.equal(whole)
-        torch.testing.assert_close(found, expected)
-        assert compiled(*batch).equal(whole)
+        compiled(*batch)
     maps = attention_maps(compiled, *batch)
-    for one, other in zip(maps, attention_maps(model, *batch), strict=True):
+    for one, other in zip(maps, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    "compiling", [compiled_whole, compiled_in_place, compiled_inside]
+)
+def test_heads_of_a_compiled_model_are_not_ablated(compiling) -> None:
+    """Its code would not call the hook: nothing would be switched off."""
+    compiled = compiling(small().eval())
+    with (
+        pytest.raises(ValueError, match="compiled"),
+        ablate_heads(compiled, Head("cross", 2, 1)),
+    ):
+        pytest.fail("nothing may run")
+
+
+@pytest.mark.plain
+def test_threads_that_overlap_leave_other_models_compiled() -> None:
+    torch.compiler.reset()
+    model, batch = small().eval(), (ids(), ids())
+    graphs, first_is_in, second_is_in = [], Event(), Event()
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def first() -> None:
+        with ablate_heads(model, Head("cross", 2, 1)):
+            first_is_in.set()
+            second_is_in.wait(5)
+
+    other = Thread(target=first)
+    other.start()
+    assert first_is_in.wait(5)
+    with ablate_heads(model, Head("cross", 1, 1)):
+        second_is_in.set()
+        other.join()
+        attention_maps(model, *batch)
+        torch.compile(nn.Linear(2, 2), backend=backend)(torch.randn(1, 2))
+    torch.compile(nn.Linear(3, 3), backend=backend)(torch.randn(1, 3))
+    assert len(graphs) == 2
 
 
 def test_a_layer_in_two_places_has_two_maps() -> None:
@@ -312,6 +361,71 @@ def test_attention_that_shows_no_weights_is_named() -> None:
     with pytest.raises(ValueError, match=r"^encoder attention, Blind, has no weights"):
         attention_maps(model, ids(), ids())
     assert hooks(model) == 0
+
+
+class Halved(MultiHeadAttention):
+    """Its weights are inherited, and not those that it uses."""
+
+    def attend(self, query, keys_values, mask=None, positions=None):
+        return super().attend(query / 2, keys_values, mask, positions)
+
+
+class HalvedAndShown(Halved):
+    """This one says which weights it uses."""
+
+    def weights(self, query, key, mask=None):
+        return super().weights(query / 2, key, mask)
+
+
+def test_weights_that_a_layer_does_not_use_are_not_shown() -> None:
+    model, text = small().eval(), text_model()
+    model.decoder.layers[1].cross_attention.__class__ = Halved
+    message = "cross attention, Halved, overrides attend and inherits weights"
+    with pytest.raises(ValueError, match=message):
+        attention_maps(model, ids(), ids())
+    text.encoder.layers[0].self_attention.__class__ = Halved
+    with pytest.raises(ValueError, match="masked attention, Halved, overrides attend"):
+        self_attention_maps(text, ids())
+    model.decoder.layers[1].cross_attention.__class__ = HalvedAndShown
+    attention_maps(model, ids(), ids())
+    layer = model.encoder.layers[0].self_attention
+    layer.forward = lambda query, *_: query
+    with pytest.raises(ValueError, match=r"encoder attention, .* overrides forward"):
+        attention_maps(model, ids(), ids())
+
+
+def test_a_layer_that_does_not_run_is_named() -> None:
+    model = small().eval()
+    model.encoder.layers[1].forward = lambda x, mask=None: x
+    with pytest.raises(ValueError, match=r"encoder attention ran in 1 of 2 layers"):
+        attention_maps(model, ids(), ids())
+
+
+@pytest.mark.parametrize("kind", ["Transformer", "LanguageModel", "rotary, in groups"])
+def test_maps_in_half_precision_are_finite_where_the_model_is(kind) -> None:
+    """Scores beyond 65,504 are no numbers of float16; attention never makes them."""
+    torch.manual_seed(0)
+    model = small().eval() if kind == "Transformer" else text_model(kind).eval()
+    inputs = (ids(), ids()) if kind == "Transformer" else (ids(),)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "query_proj.weight" in name or "key_proj.weight" in name:
+                weight *= 300
+    model.half()
+    assert model(*inputs).isfinite().all()
+    look = attention_maps if kind == "Transformer" else self_attention_maps
+    maps = look(model, *inputs)
+    for weights in maps if kind == "Transformer" else (maps,):
+        assert weights.dtype == torch.float16
+        assert weights.isfinite().all()
+
+
+def test_maps_are_printed_as_shapes() -> None:
+    maps = attention_maps(small(), ids(2, 4), ids(2, 5))
+    assert repr(maps) == (
+        "AttentionMaps(encoder=(2, 2, 3, 4, 4), masked=(2, 3, 3, 5, 5), "
+        "cross=(2, 3, 3, 5, 4))"
+    )
 
 
 TEXTS = {

@@ -3,12 +3,9 @@
 Made from book/14-attention-maps.md: edit the chapter, not this file.
 """
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
-from threading import get_ident
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer.beyond.language_model import LanguageModel
-from transformer.decoding.step import evaluating
-from transformer.decoding.support import unwrap, unwrap_to
+from transformer.decoding.support import overridden, unwrap, unwrap_to
 from transformer.model import Transformer
 
 __all__ = [
@@ -47,13 +43,6 @@ def attention_layers(model: nn.Module) -> dict[str, list[Any]]:
     }
 
 
-def _as_written() -> AbstractContextManager[Any]:
-    """Compiled code does not call hooks that came later: inside, none of it runs."""
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
 class AttentionMaps(NamedTuple):
     """All attention weights of a forward pass; `maps.encoder[0]` are one sentence's.
 
@@ -63,6 +52,42 @@ class AttentionMaps(NamedTuple):
     encoder: Float[Tensor, "batch layers heads source source"]
     masked: Float[Tensor, "batch layers heads target target"]
     cross: Float[Tensor, "batch layers heads target source"]
+
+    def __repr__(self) -> str:
+        shapes = [
+            f"{kind}={tuple(maps.shape)}" for kind, maps in self._asdict().items()
+        ]
+        return f"AttentionMaps({', '.join(shapes)})"
+
+
+def _twin(module: nn.Module, twins: dict[nn.Module, nn.Module]) -> nn.Module:
+    """A module with the same weights, not compiled, in evaluation mode, parts included.
+
+    Whoever uses the original meanwhile does not notice what is done to its twin.
+    """
+    inner: nn.Module = getattr(module, "_orig_mod", module)  # of a compiled one
+    if inner not in twins:
+        twin = twins[inner] = object.__new__(type(inner))
+        parts = {
+            name: None if part is None else _twin(part, twins)
+            for name, part in inner._modules.items()
+        }
+        changed = {"_modules": parts, "_compiled_call_impl": None, "training": False}
+        vars(twin).update(vars(inner) | changed)
+    return twins[inner]
+
+
+def _require_true_weights(kind: str, attention: nn.Module) -> None:
+    """Refuse a layer whose `weights` may be others than those it attends by."""
+    name = f"{kind} attention, {type(attention).__name__},"
+    if not hasattr(attention, "weights"):
+        raise ValueError(f"{name} has no weights(query, key, mask)")
+    changed = overridden(attention, "weights", "forward", "attend", "keys_values")
+    if changed:
+        raise ValueError(
+            f"{name} overrides {changed} and inherits weights, which may not be those "
+            "it uses: override weights as well"
+        )
 
 
 def _weights(
@@ -78,28 +103,31 @@ def _weights(
 
 def _caught(model: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
     """The weights of each kind of layer while the model reads: (batch, layers, …)."""
-    kinds = attention_layers(model)
+    twin = _twin(unwrap_to((Transformer, LanguageModel), model, "attention_maps"), {})
+    kinds = attention_layers(twin)
     if any({*one} & {*other} for one, other in combinations(kinds.values(), 2)):
         raise ValueError("one attention layer is in two kinds of place")
     found: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
-    thread = get_ident()
 
-    def catch(kind: str, attention: nn.Module, inputs: Any, named: Any) -> None:
-        if get_ident() == thread:  # another's pass has hooks called as well
+    def catching(kind: str, attention: Any) -> Callable[..., Tensor]:
+        forward = attention.forward
+
+        def catch(*inputs: Any, **named: Any) -> Tensor:
             found[kind].append(_weights(attention, *inputs, **named))
+            return cast("Tensor", forward(*inputs, **named))
 
-    with ExitStack() as afterwards, _as_written(), evaluating(model):
-        for kind, layers in kinds.items():
-            for attention in dict.fromkeys(layers):  # one layer may stand in two places
-                if not hasattr(attention, "weights"):
-                    wanted = "weights(query, key, mask)"
-                    name = type(attention).__name__
-                    raise ValueError(f"{kind} attention, {name}, has no {wanted}")
-                hook = attention.register_forward_pre_hook(
-                    partial(catch, kind), with_kwargs=True
-                )
-                afterwards.callback(hook.remove)
-        model(*inputs)
+        return catch
+
+    for kind, layers in kinds.items():
+        for attention in dict.fromkeys(layers):  # one layer may stand in two places
+            _require_true_weights(kind, attention)
+            attention.forward = catching(kind, attention)
+    with torch.inference_mode():
+        twin(*inputs)
+    for kind, layers in kinds.items():
+        if len(found[kind]) < len(layers):
+            ran = f"ran in {len(found[kind])} of {len(layers)} layers"
+            raise ValueError(f"{kind} attention {ran}: there are no maps of the others")
     return {kind: torch.stack(weights, 1) for kind, weights in found.items()}
 
 
@@ -110,13 +138,14 @@ def attention_maps(
 ) -> AttentionMaps:
     """Attention weights of every head, for these sources and decoder inputs.
 
-    In evaluation mode, without dropout. The model is left in the mode it was in. Its
-    passes in other threads go on meanwhile, but searches there are refused.
+    In evaluation mode, without dropout, and as the model is written, also where it was
+    compiled. The model itself is left as it is.
 
     Raises:
         ValueError: for ids that the model refuses, not one target for each source, a
-            layer in two kinds of place, whose maps would be mixed, or one that has no
-            `weights`.
+            layer in two kinds of place, whose maps would be mixed, one that does not
+            run, and one that has no `weights` or inherits those of another class but
+            not that class's way to attend.
     """
     unwrap(model, "attention_maps", " (self_attention_maps takes a LanguageModel)")
     if len(source_ids) != len(target_ids):
@@ -172,12 +201,18 @@ def all_heads(model: nn.Module) -> list[Head]:
 def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
     """Ablate heads inside a `with`: their outputs are zero before W^O.
 
-    This holds for all who use the model meanwhile, in other threads as well.
+    This holds for all who use the model meanwhile, in other threads as well. Code that
+    `torch.compile` made of the model has all its heads.
 
     Raises:
         ValueError: for a head that is no (kind, layer, number), or naming what of one
-            does not exist.
+            does not exist, and for a model that is compiled, as a whole or in parts.
     """
+    for module in model.modules():
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise ValueError(
+                "ablate_heads needs a model that is not compiled, in none of its parts"
+            )
     with ExitStack() as afterwards:
         for head in heads:
             if not isinstance(head, tuple) or len(head) != 3:
@@ -204,5 +239,4 @@ def ablate_heads(model: nn.Module, *heads: Head) -> Iterator[None]:
                 _zero_head(number, count)
             )
             afterwards.callback(hook.remove)
-        with _as_written():
-            yield
+        yield

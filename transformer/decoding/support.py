@@ -26,6 +26,7 @@ __all__ = [
     "require_followed",
     "require_places",
     "has_global_hooks",
+    "overridden",
     "require_cacheable",
     "packable_weights",
 ]
@@ -117,6 +118,19 @@ def has_global_hooks() -> bool:
     """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
     known = nn.modules.module
     return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
+
+
+def overridden(module: nn.Module, method: str, *others: str) -> str | None:
+    """Which of the other methods a class overrides while it inherits `method`, if any.
+
+    Then `method` was written for another class, and may not know what this one does.
+    """
+    owners = [vars(module), *map(vars, type(module).__mro__)]
+
+    def depth(name: str) -> int:
+        return next((i for i, owner in enumerate(owners) if name in owner), len(owners))
+
+    return next((other for other in others if depth(other) < depth(method)), None)
 
 
 def attention_class(attention: nn.Module) -> type[nn.Module]:
