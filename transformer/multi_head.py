@@ -114,7 +114,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch heads queries keys"]:
         """The attention weights of every head, for plots and analysis."""
         queries = self._split(self.query_proj(query))
-        return attention_weights(queries, self._split(self.key_proj(key)), mask)
+        keys = self._split(self.key_proj(key))
+        exact = torch.promote_types(query.dtype, torch.float32)  # float16 may overflow
+        weights = attention_weights(queries.to(exact), keys.to(exact), mask)
+        return weights.to(query.dtype)
 
     def _split(
         self, x: Float[Tensor, "batch length d_model"]
