@@ -56,7 +56,7 @@ test: $(INSTALLED)  ## install what is missing and check everything
 	@$(MAKE) --no-print-directory site
 	@$(MAKE) --no-print-directory browser
 
-quick: $(INSTALLED) chromium  ## lint, and the tests that the change touches: within a minute
+quick: $(INSTALLED)  ## lint, and the tests that the change touches: within a minute
 	@$(MAKE) --no-print-directory lint
 	OMP_NUM_THREADS=1 $(PY) tools/quick.py
 
@@ -101,7 +101,8 @@ site: $(INSTALLED)
 browser: $(INSTALLED) chromium  ## read the rendered book in a real browser
 	$(PYTEST) tests/test_site.py -n 2
 
-# The browser that pages are read in, and the live model tried in.
+# The browser that pages are read in, and the live model tried in. Only where CI=true is
+# a system package installed.
 chromium: $(INSTALLED)
 	$(PY) tools/browser.py
 

@@ -1,25 +1,35 @@
-"""Run the tests that a change touches, the quickest first, for 45 seconds.
+"""Run the tests that a change touches, its own first, for 45 seconds on two cores.
 
     python tools/quick.py [--seconds 45]
 
 Changed is what differs from the branch's origin in main, committed or not; where there
 is no git, what is younger than the last quick run that passed. A test file is touched
 when it changed, when it imports what changed, or when it is the one for a chapter that
-did. What did not fit into the time is said: `make test` runs everything.
+did; where nothing but docstrings and comments of a module changed, it is the module's
+own. What did not fit into the time is listed at the end: `make test` runs everything.
+The exit code is 1 if a test failed, or if something changed and no test ran.
+
+pytest-testmon, which goes by the lines that each test ran, was tried: it needs a traced
+run of all tests first (half as long again), and takes a docstring for code.
 """
 
 import argparse
 import ast
+import functools
+import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+TOOLS = Path(__file__).resolve().parent
+ROOT = TOOLS.parent
 FOLDERS = ("transformer", "bookkit", "tools", "tests", "book", "benchmarks")
 PAGES = "tests/test_book.py"  # what chapters must keep
 APART = ("tests/test_site.py",)  # needs the rendered site
@@ -41,12 +51,17 @@ def stamp(root: Path) -> Path:
     return root / ".venv" / ".quick"
 
 
+def origin(root: Path) -> str | None:
+    """The commit from which the branch left main; None without git."""
+    for main in ("origin/main", "main"):
+        if found := git(root, "merge-base", "HEAD", main):
+            return found[0]
+    return "HEAD" if git(root, "rev-parse", "HEAD") else None
+
+
 def changed(root: Path) -> list[str]:
     """The files that changed, relative to the root."""
-    base = git(root, "merge-base", "HEAD", "origin/main") or git(
-        root, "merge-base", "HEAD", "main"
-    )
-    differing = git(root, "diff", "--name-only", base[0] if base else "HEAD")
+    differing = git(root, "diff", "--name-only", origin(root) or "HEAD")
     new = git(root, "ls-files", "--others", "--exclude-standard")
     if differing is not None and new is not None:
         return sorted({*differing, *new})
@@ -57,6 +72,28 @@ def changed(root: Path) -> list[str]:
         for path in (root / folder).rglob("*")
         if path.is_file() and path.stat().st_mtime > since
     )
+
+
+def without_docstrings(source: str) -> str:
+    """What a source computes: its syntax tree without docstrings and comments."""
+    tree = ast.parse(source)
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node, False) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def reworded(root: Path, files: list[str]) -> set[str]:
+    """The modules of which nothing but docstrings and comments changed."""
+    found = set()
+    for file in files:
+        old = git(root, "show", f"{origin(root)}:{file}") or []
+        if file.endswith(".py") and old and (root / file).exists():
+            new = (root / file).read_text(encoding="utf-8")
+            if without_docstrings("\n".join(old)) == without_docstrings(new):
+                found.add(file)
+    return found
 
 
 def imports(path: Path) -> set[str]:
@@ -88,55 +125,116 @@ def module_name(path: str) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-def touched(root: Path, files: list[str]) -> list[str]:
-    """The test files that changed, or import what did, directly."""
-    modules = {module_name(file) for file in files if file.endswith(".py")}
-    pages = (Path(file).stem for file in files if file.endswith(".md"))
-    stems = {re.sub(r"^\d+-", "", page).replace("-", "_") for page in pages}
+def touched(root: Path, files: list[str]) -> dict[str, bool]:
+    """The test files that changed, or import what did; whether each is a change's own.
+
+    A test's own change is that of the module or page by whose name it goes.
+    """
+    same = reworded(root, files)
+    modules = {
+        module_name(file) for file in files if file.endswith(".py") and file not in same
+    }
+    names = (Path(file).stem for file in files if file.endswith((".md", ".py")))
+    stems = {re.sub(r"^\d+-", "", name).replace("-", "_") for name in names}
     from_package = origins(root)
-    chosen = {PAGES} if any(file.startswith("book/") for file in files) else set()
+    chosen = {PAGES: False} if any(file.startswith("book/") for file in files) else {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         name = path.relative_to(root).as_posix()
         used = imports(path)
         used |= {from_package[name] for name in used if name in from_package}
-        if name in files or used & modules or path.stem[5:] in stems:
-            chosen.add(name)
-    return [name for name in sorted(chosen - set(APART)) if (root / name).exists()]
+        own = name in files or path.stem[5:] in stems
+        if own or used & modules:
+            chosen[name] = own
+    return {
+        name: own
+        for name, own in chosen.items()
+        if name not in APART and (root / name).exists()
+    }
 
 
-class Budget:
-    """Runs the quickest tests first and stops when the time is up."""
+# The rest of this file is a plugin of pytest's, loaded by each of its two processes.
 
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
-        self.left = 0
-        self.known: dict[str, float] = {}
+SECONDS = "quick/seconds"  # of each test, when it ran last
+_TAKES = pytest.StashKey[float]()
+_left: list[str] = []
+_took: dict[str, float] = {}
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        """Order by the seconds that each test took when it ran last."""
-        assert config.cache is not None
-        self.known = config.cache.get("quick/seconds", {})
-        items.sort(key=lambda item: self.known.get(item.nodeid, 0.1))
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """Leave out what would end too late."""
-        start = time.monotonic()
-        if start + self.known.get(item.nodeid, 0.0) > self.end:
-            item.add_marker(pytest.mark.skip(reason="no time left"))
-            self.left += 1
-            return (yield)
-        result = yield
-        self.known[item.nodeid] = round(time.monotonic() - start, 3)
-        return result
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """The change's own tests come first, then the quickest."""
+    assert config.cache is not None
+    known = config.cache.get(SECONDS, {})
+    own = os.environ["QUICK_OWN"].split()
+    for item in items:
+        item.stash[_TAKES] = known.get(item.nodeid, 0.1)
+    items.sort(
+        key=lambda item: (
+            item.nodeid.partition("::")[0] not in own,
+            item.stash[_TAKES],
+        )
+    )
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep the seconds for the next time."""
-        assert session.config.cache is not None
-        session.config.cache.set("quick/seconds", self.known)
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Leave out what would end too late, and what needs a browser that is not here."""
+    needs_browser = "browser" in getattr(item, "fixturenames", ())
+    late = time.time() + item.stash[_TAKES] > float(os.environ["QUICK_END"])
+    if late or (needs_browser and not _has_browser()):
+        _left.append(item.nodeid)
+        return True
+    return None
+
+
+@functools.cache
+def _has_browser() -> bool:
+    from browser import find
+
+    return find() is not None
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note how long each test takes, its fixtures included."""
+    _took[report.nodeid] = _took.get(report.nodeid, 0.0) + report.duration
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """One of two processes tells the first what it left out; the first keeps all."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = _left
+        return (yield)
+    cache, kept = session.config.cache, stamp(session.config.rootpath)
+    assert cache is not None
+    cache.set(SECONDS, cache.get(SECONDS, {}) | _took)
+    if not _took and session.exitstatus == 0:
+        session.exitstatus = 1
+    if not _left and session.exitstatus == 0 and kept.parent.is_dir():
+        kept.touch()
+    return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take what one of the two processes left out."""
+    _left.extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
+def pytest_terminal_summary(
+    terminalreporter: Any, exitstatus: int, config: pytest.Config
+) -> None:
+    """List what was left out, in colours that cannot be overlooked."""
+    if _left:
+        files = Counter(name.partition("::")[0] for name in _left)
+        listed = ", ".join(f"{name} ({count})" for name, count in files.most_common())
+        terminalreporter.section(f"{len(_left)} tests LEFT OUT", red=True)
+        terminalreporter.line(
+            f"{listed}\nThere was no time for them, or no browser (`make chromium` "
+            "fetches one). `make test` runs all.",
+            red=True,
+        )
 
 
 def main() -> int:
@@ -146,20 +244,27 @@ def main() -> int:
     ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
     options = ask.parse_args()
     root = options.root.resolve()
-    tests = touched(root, changed(root))
-    if not tests:
-        print("No test is touched.")
+    files = changed(root)
+    tests = touched(root, files)
+    if not files:
+        print("Nothing has changed.")
         return 0
+    if not tests:
+        print(f"NO TEST RAN: none is for {', '.join(files)}")
+        return 1
     names = (name.removeprefix("tests/").removesuffix(".py") for name in tests)
-    print(f"{len(tests)} test files:", *names)
-    budget = Budget(options.seconds)
-    paths = [str(root / name) for name in tests]
-    code = pytest.main(["-q", "--maxfail=5", f"--rootdir={root}", *paths], [budget])
-    if budget.left:
-        print(f"{budget.left} tests did not fit into the time: make test runs them.")
-    if code == 0 and stamp(root).parent.is_dir():
-        stamp(root).touch()
-    return int(code)
+    print(f"{len(tests)} test files:", *names, flush=True)
+    environment = os.environ | {
+        "QUICK_END": str(time.time() + options.seconds),
+        "QUICK_OWN": " ".join(name for name, own in tests.items() if own),
+        "PYTHONPATH": os.pathsep.join(
+            [str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "--maxfail=5", "-p", "quick"]
+    command += ["-p", "xdist", "-n", "2", f"--rootdir={root}"]
+    command += [str(root / name) for name in tests]
+    return subprocess.run(command, env=environment).returncode
 
 
 if __name__ == "__main__":
