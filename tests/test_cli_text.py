@@ -82,7 +82,6 @@ def test_killed_unread_and_closed_in_the_end_the_same_bits(book, monkeypatch, tm
     with monkeypatch.context() as streams:
         streams.setattr(sys, "stderr", None)
         assert main([*training, str(tmp_path / "whole")]) == 0
-        sys.stderr.close()
     assert 0 < done < len(read_metrics(tmp_path / "whole"))
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
     code = "import os, sys; os.close(2); os.execv(sys.argv[1], sys.argv[1:])"
@@ -93,7 +92,7 @@ def test_killed_unread_and_closed_in_the_end_the_same_bits(book, monkeypatch, tm
         timeout=240,
         **options,
     )
-    assert closed.returncode == 1
+    assert closed.returncode == 0
     assert closed.stdout.startswith(b"Jane likes")
     assert len(closed.stdout) > len(b"Jane likes\n\n")
     assert b"python -m transformer" not in closed.stdout
@@ -105,7 +104,8 @@ def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
     code, output, errors = run(capsys, *arguments)
     assert (code, output) == (0, "")
     lines = errors.splitlines()
-    assert " held out, 90 subwords, " in lines[0]
+    assert lines[0].endswith(f" bytes of text in {book}; cpu, float32; kept in {out}")
+    assert " held out; 90 subwords, " in lines[1]
     loss = read_metrics(out)[-1].validation_loss
     expected = f"epoch 3 ends: validation loss {loss:.3f}, perplexity "
     assert lines[-2] == f"{expected}{math.exp(loss):,.1f}"
@@ -138,14 +138,15 @@ def test_generate_reads_a_prompt_a_line(capsys, monkeypatch, whole):
     type_in(monkeypatch, "\ufeffJane\r\n\n日本\nThe dog".encode())
     options = "--weights", whole, "--length", "1", "--top-p", "0.01"
     code, output, errors = run(capsys, "generate", *options)
-    assert code == 1
+    assert code == 0
     assert errors == (
-        "python -m transformer: line 3: no training text had the characters 日, 本\n"
+        "python -m transformer: 1 sentence has characters that no training sentence "
+        "had: 日, 本\n"
     )
-    jane, *between, dog = output.removesuffix("\n").split("\n")
+    jane, blank, unknown, dog = output.removesuffix("\n").split("\n")
     assert jane.startswith("Jane")
+    assert (blank, unknown[:2]) == ("", "日本")
     assert dog.startswith("The dog")
-    assert between == ["", ""]
     type_in(monkeypatch, b"\xff\n")
     code, _, errors = run(capsys, "generate", *options)
     assert (code, errors.count("\n")) == (2, 1)
@@ -183,9 +184,15 @@ def files(book, whole, tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("train --task tune --out {folder}/x", "translation, lm, got 'tune'"),
+        (
+            "train --task tune --out {folder}/x",
+            "'tune' is not one of 'translation', 'lm'",
+        ),
         ("train --task lm --out {folder}/x", "needs a text: give --data FILE"),
-        ("train --task lm --out {folder}/x --data {folder}/nothing", "cannot read"),
+        (
+            "train --task lm --out {folder}/x --data {folder}/nothing",
+            "nothing: No such file",
+        ),
         ("train --task lm --out {folder}/x --data {folder}/empty", "has no text in it"),
         ("train --task lm --out {folder}/x --data {folder}/bytes", "not UTF-8 text"),
         ("train --task lm --out {folder}/x --data {folder}", "cannot read"),
@@ -215,16 +222,12 @@ def files(book, whole, tmp_path_factory):
         ("generate --weights {folder}/nothing x", "no checkpoint at"),
         ("generate --weights {folder}/short x", "not a whole safetensors file"),
         ("generate --weights {folder}/bare x", "without its tokenizer"),
-        ("generate --weights {lm} --length 0 x", "at least 1, got '0'"),
-        ("generate --weights {lm} --temperature 0 Jane", "a number above 0, got '0'"),
-        ("generate --weights {lm} --temperature hot x", "got 'hot'"),
-        (
-            "generate --weights {lm} --top-p 1.5 x",
-            "number above 0, at most 1, got '1.5'",
-        ),
-        ("generate --weights {lm} --top-p 0 x", "above 0, at most 1, got '0'"),
-        ("generate --weights {lm} --seed -1 x", "got '-1'"),
-        ("generate --weights {lm} 日本", "had the characters 日, 本"),
+        ("generate --weights {lm} --length 0 x", "0 is not in the range x>=1"),
+        ("generate --weights {lm} --temperature 0 Jane", "0.0 is not in the range x>0"),
+        ("generate --weights {lm} --temperature hot x", "'hot' is not a valid number"),
+        ("generate --weights {lm} --top-p 1.5 x", "1.5 is not in the range 0<x<=1"),
+        ("generate --weights {lm} --top-p 0 x", "0.0 is not in the range 0<x<=1"),
+        ("generate --weights {lm} --seed -1 x", "-1 is not in the range 0<="),
         ("generate --weights {lm} .\x1b\ud800", "has the lone surrogate '\\ud800'"),
         ("generate --weights {lm} \ufeff", "at least one token"),
     ],
@@ -233,10 +236,11 @@ def test_mistakes_take_one_line_and_exit_code_2(capsys, files, arguments, messag
     arguments = [each.format(**files) for each in arguments.split(" ")]
     code, output, errors = run(capsys, *arguments)
     assert (code, output) == (2, ""), errors
-    assert message in errors
-    assert errors.startswith("python -m transformer")
-    assert errors.count("\n") == 1
-    assert len(errors) < 500
+    *before, last = errors.splitlines()
+    assert message in last
+    assert last.startswith("python -m transformer")
+    assert len(last) < 500
+    assert all(" bytes of text in " in line for line in before)
     assert not os.path.exists(f"{files['folder']}/x")
 
 
@@ -265,8 +269,8 @@ def test_memory_is_counted_for_a_language_model():
     assert 0.95 < (needed - layers - positions) / (20 * parameters) <= 1
 
 
-def test_prompts_with_a_space_are_continued_apart(capsys, whole):
+def test_each_argument_is_a_prompt_of_its_own(capsys, whole):
     options = "--weights", whole, "--length", "3", "--temperature", "0.0001"
-    apart = [run(capsys, "generate", *options, p)[1] for p in ("He has", "The cat")]
-    found = run(capsys, "generate", *options, "He has", "The", "cat")
-    assert found == (0, "".join(apart), "")
+    prompts = "He has", "The", "The cat"
+    apart = [run(capsys, "generate", *options, prompt)[1] for prompt in prompts]
+    assert run(capsys, "generate", *options, *prompts) == (0, "".join(apart), "")

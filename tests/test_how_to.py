@@ -8,7 +8,6 @@ from pathlib import Path
 import jupytext
 import pytest
 import torch
-import typer.main
 from safetensors.torch import save_file
 
 from transformer.cli import app
@@ -32,7 +31,7 @@ def recipe(name: str) -> list[str]:
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_and_its_options_exist(line: str) -> None:
     name, *options = shlex.split(line, comments=True)
-    command = typer.main.get_command(app).commands[name]
+    command = app.commands[name]
     command.make_context(name, options)  # refuses an option that is not there
 
 

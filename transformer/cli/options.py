@@ -1,166 +1,133 @@
-"""Options: how values are read, and the tables that the settings of a run come from.
+"""What the commands' options have in common: their kinds, limits and headings."""
 
-By hand, as the whole command line is.
-"""
-
-import inspect
-import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-import typer
-import typer.core
+import click
 
 __all__ = [
-    "Command",
-    "whole",
-    "real",
-    "one_of",
+    "BEAM_SIZE",
     "COUNT",
-    "SEED",
-    "BEAM",
-    "PENALTY",
     "DEVICE",
-    "PRECISION",
-    "PRESET",
-    "SPLIT",
-    "TEXT",
-    "TASK",
-    "SIZES",
-    "CHOICES",
-    "with_settings",
+    "FILE",
+    "FOLDER",
+    "FOLDER_OR_FILE",
+    "LENGTH_PENALTY",
+    "PROGRAM",
+    "RUN_OR_FILE",
+    "SEED",
+    "WEIGHTS",
+    "Command",
+    "count",
+    "number",
+    "settings",
 ]
 
+PROGRAM = "python -m transformer"
 
-class Command(typer.core.TyperCommand):
+
+class _Path(click.ParamType):  # type: ignore[type-arg]
+    """The name of a file or a folder; an empty one, of an unset variable, is none."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        if not str(value).strip():
+            self.fail(
+                f"it must name a {self.name.replace('_', ' ')}, got {value!r}",
+                param,
+                ctx,
+            )
+        return Path(value)
+
+
+def count(least: int = 1, most: int | None = None) -> click.IntRange:
+    """A whole number in a range; the help calls it COUNT."""
+    kind = click.IntRange(least, most)
+    kind.name = "count"
+    return kind
+
+
+def number(least: float, most: float | None = None, **ends: bool) -> click.FloatRange:
+    """A number in a range, whose ends may be open; the help calls it NUMBER."""
+    kind = click.FloatRange(least, most, **ends)
+    kind.name = "number"
+    return kind
+
+
+class _Option(click.Option):
+    """An option that stands under a heading of its own in the help."""
+
+    def __init__(self, *arguments: Any, heading: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.heading = heading
+
+
+class Command(click.Command):
     """A command whose help shows options that belong together under one heading."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, each under the heading it was given."""
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the options, each under the heading it was given."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            name, text = parameter.get_help_record(ctx) or ("", "")
-            heading = getattr(parameter, "rich_help_panel", None) or "Options"
-            if parameter.param_type_name == "argument":
-                heading, name = "Arguments", parameter.metavar or name
-            sections.setdefault(heading, []).append((name, text))
+            record = parameter.get_help_record(ctx)
+            if record and isinstance(parameter, click.Option):
+                heading = getattr(parameter, "heading", "Options")
+                sections.setdefault(heading, []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
 
 
-def whole(least: int, most: int = 2**63 - 1) -> Callable[[str | int], int]:
-    """A reader of options: a whole number of at least `least` and at most `most`."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-    def read(text: str | int) -> int:
-        text = str(text)  # a default is a number already
-        # Nobody means a number of more digits than the largest one has.
-        if not text.isdecimal() or len(text) > 19 or not least <= int(text) <= most:
-            limits = f"at least {least}" + (f", at most {most}" * (most < 2**63 - 1))
-            raise typer.BadParameter(
-                f"expected a whole number of {limits}, got {text!r}"
+
+def settings(heading: str, **table: tuple[Any, str]) -> Decorator:
+    """Give a command an option without default for each name, kind and help text."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, (kind, text) in reversed(table.items()):
+            flag = name.replace("_", "-")
+            flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
+            option = click.option(
+                flags, type=kind, default=None, help=text, cls=_Option, heading=heading
             )
-        return int(text)
+            command = option(command)
+        return command
 
-    return read
-
-
-TINY = math.ulp(0.0)  # the least number above 0
+    return decorate
 
 
-def real(least: float, most: float = math.inf) -> Callable[[str | float], float]:
-    """A reader of options: a finite number of at least `least` and at most `most`.
-
-    Where `least` is tiny, "above 0" is what it means.
-    """
-
-    def read(text: str | float) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not least <= number <= most or math.isinf(number):
-            lowest = f"of at least {least:g}" if least != TINY else "above 0"
-            limits = lowest + f", at most {most:g}" * (most < math.inf)
-            raise typer.BadParameter(f"expected a number {limits}, got {text!r}")
-        return number
-
-    return read
-
-
-def one_of(*choices: str) -> Any:
-    """An option that takes one of a few words."""
-
-    def read(text: str) -> str:
-        if text not in choices:
-            few = ", ".join(choices)
-            raise typer.BadParameter(f"expected one of {few}, got {text!r}")
-        return text
-
-    return {"parser": read, "metavar": "|".join(choices)}
-
-
-COUNT: Any = {"parser": whole(1), "metavar": "N"}
-NUMBER: Any = {"parser": real(0.0), "metavar": "X"}
-SEED: Any = {"parser": whole(0), "metavar": "N"}
-BEAM: Any = {"parser": whole(1, 1000), "metavar": "N"}
-PENALTY: Any = {"parser": real(0.0, 100.0), "metavar": "X"}
-DEVICE: Any = one_of("auto", "cpu", "cuda")
-PRECISION: Any = one_of("auto", "float32", "bf16")
-PRESET: Any = one_of("tiny", "small", "base", "toy")
-SPLIT: Any = one_of("val", "test")
-TEXT: Any = one_of("tok", "raw")
-TASK: Any = one_of("translation", "lm")
-MODEL, TRAINING = "Model (default: the preset's)", "Training (default: the preset's)"
-SIZES: dict[str, tuple[type, Any, str]] = {
-    "vocab_size": (int, COUNT, "how many subwords, special symbols included"),
-    "layers": (int, COUNT, "layers of the encoder, and of the decoder if there is one"),
-    "d_model": (int, COUNT, "numbers in each token's vector"),
-    "num_heads": (int, COUNT, "heads of each attention"),
-    "d_ff": (int, COUNT, "width inside the feed-forward networks"),
-    "dropout": (float, NUMBER, "probability of leaving a number out"),
-    "norm_first": (bool, {}, "normalise before each sublayer instead of after it"),
-    "max_length": (int, COUNT, "longest sentence, or window of a text, in subwords"),
-}
-CHOICES: dict[str, tuple[type, Any, str]] = {
-    "epochs": (int, COUNT, "passes over the training set, at most"),
-    "batch_tokens": (
-        int,
-        COUNT,
-        "tokens (sentences × longest) a step, all processes together",
-    ),
-    "micro_batch_tokens": (
-        int,
-        COUNT,
-        "tokens that one process takes at once; less needs less memory",
-    ),
-    "schedule": (
-        str,
-        one_of("inverse-sqrt", "cosine"),
-        "how the learning rate falls after the warm-up",
-    ),
-    "learning_rate": (float, NUMBER, "highest learning rate"),
-    "warmup_steps": (int, COUNT, "steps until it is reached"),
-    "label_smoothing": (float, NUMBER, "share of the target spread over all subwords"),
-    "max_grad_norm": (float, NUMBER, "norm to which longer gradients are clipped"),
-    "ema_decay": (float, NUMBER, "decay of the weights' moving average, per step"),
-    "patience": (int, COUNT, "epochs without a lower validation loss before the end"),
-    "seed": (int, SEED, "fixes the first weights, the order and the dropout"),
-}
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes `**settings` an option for each of them."""
-    signature = inspect.signature(command)
-    parameters = list(signature.parameters.values())[:-1]
-    for panel, table in ((MODEL, SIZES), (TRAINING, CHOICES)):
-        for name, (kind, reader, text) in table.items():
-            option = typer.Option(help=text, rich_help_panel=panel, **reader)
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            annotation: Any = Annotated[kind | None, option]
-            parameters.append(
-                inspect.Parameter(name, keyword, default=None, annotation=annotation)
-            )
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    return command
+FILE, FOLDER = _Path("file"), _Path("folder")
+FOLDER_OR_FILE, RUN_OR_FILE = _Path("folder_or_file"), _Path("run_or_file")
+COUNT = count()
+SEED = count(0, 2**32 - 1)
+DEVICE = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda", "mps", "xpu"]),
+    default="auto",
+    help="Where to compute; auto takes the GPU if there is one.",
+)
+BEAM_SIZE = click.option(
+    "--beam-size",
+    type=count(1, 1000),
+    default=1,
+    help="Hypotheses that the search keeps; 1 is greedy search.",
+)
+LENGTH_PENALTY = click.option(
+    "--length-penalty",
+    type=number(0, 100),
+    default=0.6,
+    help="The higher, the longer the translations; for beams above 1.",
+)
+WEIGHTS = click.option(
+    "--weights",
+    type=RUN_OR_FILE,
+    help="What train or train-phrasebook wrote.  [default: the phrasebook]",
+)

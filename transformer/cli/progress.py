@@ -4,14 +4,11 @@ import math
 import sys
 import time
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from transformer.cli.lines import say
-
-if TYPE_CHECKING:
-    from transformer.training.loop import StepMetrics
+from transformer.cli.console import is_terminal, print_error
+from transformer.training.loop import StepMetrics
 
 __all__ = ["Progress"]
 
@@ -26,59 +23,74 @@ class Progress:
         self.quiet = quiet
         self.bar: tqdm[None] | None = None
         self.started = self.shown = time.perf_counter()
-        self.first = self.tokens = 0
+        self.first_step = self.tokens = 0
 
-    def show(self, now: "StepMetrics") -> None:
-        """Take note of a step."""
+    def show(self, metrics: StepMetrics) -> None:
+        """Count a step, and show it if it is time to."""
         if self.quiet:
             return
-        if not self.first:  # the first step of this sitting
-            self.first = now.step
-            if sys.stderr.isatty():
-                self.bar = tqdm(
-                    total=now.total_steps,
-                    initial=now.step - 1,
-                    unit="step",
-                    file=sys.stderr,
-                    ncols=min(get_terminal_size().columns, 100),
-                )
-        self.tokens += now.target_tokens
-        spent = max(time.perf_counter() - self.started, 1e-9)
-        speed = f"{self.tokens / spent:,.0f} tokens/s"
+        if not self.first_step:  # the first one since this command began
+            self._begin(metrics)
+        taken = metrics.step - self.first_step
+        seconds = time.perf_counter() - self.started
+        status = f"loss {metrics.loss:.3f}"
+        if taken and seconds:
+            self.tokens += metrics.target_tokens
+            status += f", {self.tokens / seconds:,.0f} tokens/s"
         if self.bar is not None:
-            self.bar.set_postfix_str(f"loss {now.loss:.3f}, {speed}", refresh=False)
+            self.bar.set_postfix_str(status, refresh=False)
             self.bar.update()
-        elif self._due(now):
-            taken, left = now.step - self.first + 1, now.total_steps - now.step
-            rest = tqdm.format_interval(spent / taken * left)
-            say(
-                f"epoch {now.epoch}  step {now.step:,} of {now.total_steps:,}  "
-                f"loss {now.loss:.3f}  {speed}  {rest} left"
+        elif self._is_due(metrics):
+            if taken:
+                left = seconds / taken * (metrics.total_steps - metrics.step)
+                status += f", {tqdm.format_interval(left)} left"
+            print_error(
+                f"epoch {metrics.epoch}  "
+                f"step {metrics.step:,} of {metrics.total_steps:,}  {status}"
             )
             self.shown = time.perf_counter()
-        if now.validation_loss is not None:
-            if now.bleu is None:  # of a language model
-                score = f"perplexity {math.exp(min(now.validation_loss, 700)):,.1f}"
+        if metrics.validation_loss is not None:
+            if metrics.bleu is None:  # of a language model
+                perplexity = math.exp(min(metrics.validation_loss, 700))
+                score = f"perplexity {perplexity:,.1f}"
             else:
-                score = f"BLEU {now.bleu:.2f} (greedy)"
-            loss = f"validation loss {now.validation_loss:.3f}"
-            self.say(f"epoch {now.epoch} ends: {loss}, {score}")
+                score = f"BLEU {metrics.bleu:.2f} (greedy)"
+            loss = f"validation loss {metrics.validation_loss:.3f}"
+            self.write(f"epoch {metrics.epoch} ends: {loss}, {score}")
 
-    def _due(self, now: "StepMetrics") -> bool:
+    def _begin(self, metrics: StepMetrics) -> None:
+        self.first_step = metrics.step
+        self.started = self.shown = time.perf_counter()
+        done, total = metrics.step - 1, metrics.total_steps
+        if done:
+            self.write(f"going on from step {done:,} of {total:,}")
+        if is_terminal(sys.stderr):
+            width = get_terminal_size().columns or 80
+            self.bar = tqdm(
+                total=total,
+                initial=done,
+                unit="step",
+                file=sys.stderr,
+                ncols=min(width, 100),
+            )
+
+    def _is_due(self, metrics: StepMetrics) -> bool:
         """Whether a log needs a line."""
-        tenths = [10 * step // now.total_steps for step in (now.step - 1, now.step)]
-        return tenths[0] < tenths[1] or time.perf_counter() - self.shown > 60
+        step, total = metrics.step, metrics.total_steps
+        tenths = [10 * count // total for count in (step - 1, step)]
+        first = step == self.first_step
+        return first or tenths[0] < tenths[1] or time.perf_counter() - self.shown > 60
 
-    def say(self, message: str) -> None:
-        """A line that does not tear the bar."""
+    def write(self, message: str) -> None:
+        """Write a line above the bar, or where there is none, as any other line."""
         if self.quiet:
             return
         if self.bar is None:
-            say(message)
+            print_error(message)
         else:
             self.bar.write(message, file=sys.stderr)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar as it stands on the screen."""
         if self.bar is not None:
             self.bar.close()

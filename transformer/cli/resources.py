@@ -1,55 +1,57 @@
-"""What a command needs of its surroundings: memory, a device, sentences, packages."""
+"""What a command finds or lacks around it: a device, memory, sentences, folders."""
 
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import platformdirs
+import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-if TYPE_CHECKING:
-    from transformer.beyond.language_model import LanguageModelConfig
-    from transformer.model import TransformerConfig
+from transformer.beyond.language_model import LanguageModelConfig
+from transformer.cli.console import is_terminal
+from transformer.model import TransformerConfig
+from transformer.text.multi30k import fetch_multi30k, moses_style
 
 __all__ = [
-    "chosen_device",
-    "memory_needed",
-    "require_memory",
-    "require_new_folder",
-    "corpus",
-    "looks_tokenised",
-    "is_multi30k",
     "cache_folder",
+    "find_corpus",
+    "find_device",
+    "is_cache_folder",
     "is_out_of_memory",
+    "looks_tokenised",
+    "memory_needed",
+    "require_file",
+    "require_memory",
+    "require_run_folder",
 ]
 
 
-def chosen_device(device: str) -> str:
+def find_device(name: str) -> str:
     """The device that "auto" stands for, or the one asked for, if it is there.
 
     Raises:
-        ValueError: for a GPU that is not there.
+        ValueError: for an accelerator that this machine or this PyTorch does not have.
     """
-    import torch
+    found = "cpu"
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+        found = accelerator.type if accelerator is not None else "cpu"
+    if name not in ("auto", "cpu", found):
+        raise ValueError(f"no device {name} was found here: try --device {found}")
+    return found if name == "auto" else name
 
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no GPU was found here: try --device cpu")
-    return device
 
-
-def memory_needed(config: "TransformerConfig | LanguageModelConfig") -> int:
+def memory_needed(config: TransformerConfig | LanguageModelConfig) -> int:
     """The least bytes that training a model of this size takes, batches apart.
 
     Weights, gradients, Adam's two moments and the moving average are five float32
     numbers a parameter; a layer's Python objects take about 100 kB. While the table of
-    positions is made, six float32 numbers stand for one of its own.
+    positions is made, each of its numbers takes as much memory as six of float32.
     """
-    from transformer.model import TransformerConfig
-
     width = config.d_model
     if isinstance(config, TransformerConfig):
         encoders, decoders = config.num_encoder_layers, config.num_decoder_layers
@@ -63,28 +65,33 @@ def memory_needed(config: "TransformerConfig | LanguageModelConfig") -> int:
 
 
 def require_memory(
-    config: "TransformerConfig | LanguageModelConfig", device: str
+    config: TransformerConfig | LanguageModelConfig, device: str
 ) -> None:
     """Refuse a model that cannot be trained here, before any memory is taken.
 
     Raises:
         ValueError: saying what it would need, and what there is.
     """
-    if device == "cuda":
-        import torch
-
-        there = torch.cuda.mem_get_info()[1]
-    elif hasattr(os, "sysconf"):
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    else:
-        there = 1 << 40
-    needed = memory_needed(config)
-    if needed > there:
+    there, needed = _total_memory(device), memory_needed(config)
+    if there is not None and needed > there:
         raise ValueError(
             f"training a model of this size needs {needed / 1e9:,.1f} GB of memory, "
             f"and there are {there / 1e9:,.1f} GB: try a lower --d-model, --d-ff, "
             "--layers, --vocab-size or --max-length"
         )
+
+
+def _total_memory(device: str) -> int | None:
+    """The bytes of a device's memory, asked without opening a context on it."""
+    if device in ("cuda", "xpu"):
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        library = getattr(torch, device)
+        if number >= library.device_count():
+            return None  # ProcessGroup.start refuses it
+        return int(library.get_device_properties(number).total_memory)
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -95,54 +102,92 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def require_new_folder(out: str) -> None:
+def require_file(path: Path) -> None:
+    """Refuse early what cannot be written as a file; its folder is made.
+
+    Raises:
+        ValueError: for a folder, or a file in a folder that cannot be written.
+    """
+    if path.is_dir():
+        raise ValueError(f"--out must name a file, got the folder {path}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"cannot write in the folder {path.parent}")
+
+
+def require_run_folder(folder: Path) -> None:
     """Refuse to keep a run where something else is.
 
     Raises:
-        ValueError: for no name, a file, or a folder with files but no run in it.
+        ValueError: for a file, a link that leads nowhere, or a folder with files but no
+            run in it.
     """
-    if not out.strip():
-        raise ValueError(f"--out must name a folder, got {out!r}")
-    folder = Path(out)
+    if folder.is_symlink() and not folder.exists():
+        raise ValueError(f"--out must name a folder, got a link to nothing: {folder}")
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out must name a folder, got the file {out}")
+        raise ValueError(f"--out must name a folder, got the file {folder}")
     if not folder.is_dir() or (folder / "run.json").is_file():
         return
-    others = [
-        path.name for path in folder.iterdir() if not path.name.startswith("run.")
+    strangers = [
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith(("run.", "."))  # .DS_Store is none
     ]
-    if others:
+    if strangers:
         raise ValueError(
-            f"--out must name a new folder or a run's, but {out} has no run.json and "
-            f"holds {min(others)}"
+            f"--out must name a new folder or a run's, but {folder} has no run in it "
+            f"and holds {min(strangers)}"
         )
 
 
 def cache_folder() -> Path:
-    """Where Multi30k is kept once it was fetched."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "tested-transformer" / "multi30k"
+    """Where Multi30k is kept once it was fetched.
+
+    Raises:
+        ValueError: where the user has no home folder.
+    """
+    try:
+        folder = platformdirs.user_cache_path("tested-transformer")
+    except RuntimeError:
+        folder = Path("~")
+    if not folder.is_absolute():  # older versions of the library leave "~" in it
+        raise ValueError(
+            "there is no home folder to keep Multi30k in: give --data, or set "
+            "XDG_CACHE_HOME"
+        )
+    return folder / "multi30k"
 
 
-def corpus(data: str | None, text: str, languages: tuple[str, str]) -> Path:
+def is_cache_folder(folder: Path) -> bool:
+    """Whether this is where Multi30k is kept, though it may not be there now."""
+    try:
+        return folder.resolve() == cache_folder().resolve()
+    except ValueError:
+        return False
+
+
+def find_corpus(data: Path | None, text: str, languages: tuple[str, str]) -> Path:
     """The folder of sentences that is named; else Multi30k's, fetched if needed.
 
     Raises:
         ValueError: for a folder that is not there, and what `fetch_multi30k` refuses.
     """
-    data = data or os.environ.get("MULTI30K")
-    if data and Path(data).resolve() != cache_folder().resolve():
-        if not Path(data).is_dir():
+    if data is None and os.environ.get("MULTI30K"):
+        data = Path(os.environ["MULTI30K"])
+    if data is not None and not is_cache_folder(data):
+        if not data.is_dir():
             raise ValueError(f"no folder {data}")
-        return Path(data)
-    from transformer.text.multi30k import fetch_multi30k
+        return data
 
     def bar(name: str) -> Any:
         return tqdm(
             desc=f"fetching {name}",
             unit="B",
             unit_scale=True,
-            disable=not sys.stderr.isatty(),
+            disable=not is_terminal(sys.stderr),
             file=sys.stderr,
         )
 
@@ -151,13 +196,6 @@ def corpus(data: str | None, text: str, languages: tuple[str, str]) -> Path:
 
 def looks_tokenised(sentences: Sequence[str]) -> bool:
     """Whether text seems to be lowercased, its punctuation set apart, already."""
-    from transformer.text.multi30k import moses_style
-
     same = sum(sentence == moses_style(sentence) for sentence in sentences)
     apart = sum(bool(re.search(r" [.,!?]( |$)|&\w+;", each)) for each in sentences)
     return same >= 0.9 * len(sentences) and apart >= 0.1 * len(sentences)
-
-
-def is_multi30k(data: str | None) -> bool:
-    """Whether sentences are Multi30k's, of which there is tokenised text."""
-    return data is None or (Path(data) / "tok").is_dir()
