@@ -43,7 +43,8 @@ PLAIN = """() => {
   for (const e of document.querySelectorAll("article pre")) e.textContent = e.innerText;
 }"""
 
-OPEN = "document.querySelectorAll('details.fold').forEach(e => { e.open = true })"
+OPEN = """document.documentElement.dataset.folds = "All";
+document.querySelectorAll("details.fold").forEach(e => { e.open = true })"""
 
 # What stands in the same place of the same kinds of elements has the same colours: of
 # each kind that other pages had not shown yet three are kept, and the contrast of pages
@@ -687,7 +688,7 @@ def test_on_paper_what_is_deeper_is_open(home: str, page: Page) -> None:
     words.wait_for(state="hidden", timeout=5000)
 
 
-def test_a_claim_is_its_sentence_and_opens_onto_the_assertion(
+def test_a_claim_is_its_whole_sentence_and_opens_onto_the_assertion(
     home: str, page: Page
 ) -> None:
     page.goto(f"{home}/{ATTENTION}.html")
@@ -695,25 +696,76 @@ def test_a_claim_is_its_sentence_and_opens_onto_the_assertion(
     summary = claim.locator("summary")
     assert re.match(r"✓ [A-Z].*\.", summary.inner_text())
     assert not claim.locator("pre").first.is_visible()
-    summaries = page.locator("details.fold-claim > summary >> visible=true")
-    heights = summaries.evaluate_all("all => all.map(e => e.offsetHeight)")
-    assert max(heights) < 40  # one line each, however long
-    longest = summaries.evaluate_all(
-        "all => all.map(e => e.scrollHeight).reduce((most, h, i, hs) => "
-        "h > hs[most] ? i : most, 0)"
-    )
-    closed = summaries.nth(longest)
-    closed.click()
-    assert closed.evaluate("e => e.offsetHeight >= e.scrollHeight") is True
-    assert closed.evaluate("e => e.offsetHeight") > 40
-    closed.click()
     summary.focus()
     page.keyboard.press("Enter")
     assert "assert " in claim.locator("pre").first.inner_text()
+    page.get_by_role("button", name="Code", exact=True).click()
     library = page.locator("details.fold-export > summary").nth(1).inner_text()
     assert re.match(
         r"transformer/attention\.py · attention_weights · \d+ lines", library
     )
+
+
+CENSUS = r"""() => {
+  const seen = e => e.checkVisibility() && e.offsetHeight > 0;
+  const all = selector =>
+    [...document.querySelectorAll(`article ${selector}`)].filter(seen);
+  const pen = document.createElement("canvas").getContext("2d");
+  const letters = e => {
+    const text = e.innerText.replaceAll("\n", " ");
+    pen.font = getComputedStyle(e).font;
+    return e.getBoundingClientRect().width * text.length / pen.measureText(text).width;
+  };
+  const cut = e => e.scrollHeight > e.clientHeight + 2;
+  const helps = text => /^show(_math)?\(/m.test(text);
+  const code = all("div.cell_input pre");
+  const plain = all("section > p:not([class], :has(*))");
+  const long = plain.filter(e => e.innerText.length > 150);
+  const bars = ".fold:not(.fold-claim, .fold-plot, .fold-deeper) > summary, .doors";
+  return {
+    bars: all(bars).length,
+    cut: all(".fold-claim > summary").filter(cut).map(e => e.innerText),
+    helpers: code.map(e => e.innerText).filter(helps),
+    measure: Math.max(...long.map(letters)),
+    code: Math.min(...code.map(e => parseFloat(getComputedStyle(e).fontSize))),
+  };
+}"""
+
+
+def test_nothing_stands_between_the_reader_and_the_idea(home: str, page: Page) -> None:
+    bars = 0
+    for name in CHAPTERS:
+        page.goto(f"{home}/{name}.html")
+        page.evaluate("document.fonts.ready")
+        found = page.evaluate(CENSUS)
+        assert not found["cut"] + found["helpers"], name
+        assert found["measure"] <= 75, name
+        assert found["code"] >= 14, name
+        bars += found["bars"] * bool(re.match(r"book/\d\d-", name))
+    assert bars <= 160
+
+
+def test_a_tick_shows_what_is_asserted(home: str, page: Page) -> None:
+    marked = [name for name in CHAPTERS if '<a class="tick"' in html_of(name)]
+    for name in marked[:3]:
+        page.goto(f"{home}/{name}.html")
+        tick = page.locator("article a.tick >> visible=true").first
+        note = page.locator("#checked")
+        tick.focus()
+        page.keyboard.press("Enter")
+        assert "assert" in note.locator("pre").inner_text()
+        page.keyboard.press("Escape")
+        assert not note.is_visible()
+        tick.hover()
+        note.wait_for()
+        note.get_by_role("link").click()
+        assert page.locator("details.fold-claim[open] pre >> visible=true").count()
+        page.evaluate("localStorage.clear()")
+
+
+def html_of(name: str) -> str:
+    """The text of a page's file."""
+    return (SITE / f"{name}.html").read_text(encoding="utf-8")
 
 
 def test_a_reader_chooses_how_much_is_open(home: str, page: Page) -> None:
@@ -724,9 +776,8 @@ def test_a_reader_chooses_how_much_is_open(home: str, page: Page) -> None:
     assert opened.count() == 0 < folds.count()
     page.get_by_role("button", name="Code", exact=True).click()
     assert 0 < opened.count() < folds.count()
-    assert (
-        page.locator("details.fold-claim[open], details.fold-deeper[open]").count() == 0
-    )
+    closed = "details.fold-claim[open], details.fold-deeper[open]"
+    assert page.locator(closed).count() == 0
     page.get_by_role("button", name="All", exact=True).click()
     assert opened.count() == folds.count()
     page.reload()

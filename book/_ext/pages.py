@@ -133,6 +133,38 @@ def take_home(
     context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
 
 
+def name_modules(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Say at a chapter's end which modules it makes, with a link to each whole file."""
+    stem = page.removeprefix("book/")
+    notebook = Path(app.srcdir) / "book" / "notebooks" / f"{stem}.ipynb"
+    made = modules_of(notebook) if notebook.exists() else []
+    if not made:
+        return
+    links = []
+    for module in made:
+        file = f"transformer/{module}.py"
+        address = context["pathto"](f"code/{file}.txt", resource=True)
+        lines = len((Path(app.srcdir) / file).read_text("utf-8").splitlines())
+        links.append(f'<a href="{address}"><code>{file}</code></a> ({lines} lines)')
+    many = len(links) > 1
+    begun = "The modules that this chapter makes" if many else "The module it makes"
+    line = f'<p class="made-here">{begun}: {", ".join(links)}.</p>'
+    head, end, rest = context["body"].rpartition("</section>")
+    context["body"] = f"{head}{line}\n{end}{rest}"
+
+
+def modules_of(notebook: Path) -> list[str]:
+    """The modules, such as `training/loss`, whose cells a notebook holds."""
+    made, module = [], re.sub(r"^\d\d-", "", notebook.stem).replace("-", "_")
+    for cell in nbformat.read(notebook, 4).cells:
+        if "export" in cell.metadata.get("tags", []):
+            module = cell.metadata.get("module", module)
+            made.append(module)
+    return list(dict.fromkeys(made))
+
+
 def mend(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
@@ -168,6 +200,16 @@ def copy_notebooks(app: Sphinx, failure: Exception | None) -> None:
             place = target / notebook.relative_to(source)
             place.parent.mkdir(exist_ok=True)
             shutil.copy(notebook, place)
+
+
+def copy_modules(app: Sphinx, failure: Exception | None) -> None:
+    """Lay the package's modules beside the pages, as text that a browser shows."""
+    if failure is None and app.builder.format == "html":
+        source = Path(app.srcdir) / "transformer"
+        for module in source.rglob("*.py"):
+            place = Path(app.outdir) / "code" / module.relative_to(source.parent)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(module, place.with_name(f"{module.name}.txt"))
 
 
 def index_prose(app: Sphinx) -> None:
@@ -208,6 +250,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", index_prose)
     app.connect("doctree-read", require_alt)
     app.connect("html-page-context", take_home)
+    app.connect("html-page-context", name_modules)
     app.connect("html-page-context", mend)
     app.connect("build-finished", copy_notebooks)
+    app.connect("build-finished", copy_modules)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -27,7 +27,7 @@
   addEventListener("load", reveal);
 }
 
-// Read, Code, All: how much of the page is open. The paragraph in view stays in place.
+// Read, Code, All: how much of the page is shown and open. The paragraph in view stays in place.
 addEventListener("DOMContentLoaded", () => {
   const folds = [...document.querySelectorAll("article details.fold")];
   const place = document.querySelector(".header-article-items__end");
@@ -45,6 +45,7 @@ addEventListener("DOMContentLoaded", () => {
   const choose = (mode, moved) => {
     const anchor = moved && [...document.querySelectorAll("article p, article h2")].find((e) => e.getBoundingClientRect().top > 0);
     const before = anchor && anchor.getBoundingClientRect().top;
+    document.documentElement.dataset.folds = mode;
     for (const fold of folds) fold.open = atFirst.get(fold) || opens[mode](fold);
     for (const button of bar.children) button.setAttribute("aria-pressed", button.textContent === mode);
     if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - before);
@@ -58,9 +59,72 @@ addEventListener("DOMContentLoaded", () => {
     bar.append(button);
   }
   place.prepend(bar);
-  let mode = "Read";
-  try { mode = localStorage.getItem("folds") || mode; } catch {}
+  const { folds: mode } = document.documentElement.dataset;
   choose(mode in opens ? mode : "Read", false);
+  addEventListener("show-code", () => choose("Code", false));
+});
+
+// A ✓ at the end of a sentence: what is asserted, beside it. Rest on it, tap it, or press Enter.
+addEventListener("DOMContentLoaded", () => {
+  const ticks = [...document.querySelectorAll("article a.tick")];
+  if (!ticks.length || !HTMLElement.prototype.showPopover) return;
+  const note = document.createElement("div");
+  note.id = "checked";
+  note.className = "checked";
+  note.setAttribute("popover", "auto");
+  note.setAttribute("role", "dialog");
+  note.setAttribute("aria-label", "What is asserted");
+  let shown = null, timer = 0;
+  const place = (tick) => {
+    const at = tick.getBoundingClientRect(), width = Math.min(innerWidth - 24, 640);
+    note.style.width = `${width}px`;
+    note.style.left = `${Math.max(12, Math.min(at.left - width / 2, innerWidth - width - 12))}px`;
+    const below = at.bottom + 8 + note.offsetHeight < innerHeight || at.top < note.offsetHeight + 8;
+    note.style.top = `${below ? at.bottom + 8 : at.top - note.offsetHeight - 8}px`;
+  };
+  const show = (tick) => {
+    clearTimeout(timer);
+    if (shown === tick && note.matches(":popover-open")) return;
+    const fold = document.getElementById(tick.hash.slice(1));
+    const said = document.createElement("p");
+    said.append(...fold.querySelector("summary").cloneNode(true).childNodes);
+    const code = fold.querySelector("div.highlight").cloneNode(true);
+    for (const e of code.querySelectorAll("button, [id]")) e.removeAttribute("id");
+    const link = document.createElement("a");
+    link.href = tick.hash;
+    link.textContent = "Show it among the code";
+    link.addEventListener("click", () => {
+      note.hidePopover();
+      dispatchEvent(new Event("show-code"));
+      fold.open = true;
+    });
+    note.replaceChildren(said, code, link);
+    tick.after(note);
+    note.showPopover();
+    place(tick);
+    shown = tick;
+    for (const other of ticks) other.setAttribute("aria-expanded", other === tick);
+  };
+  note.addEventListener("toggle", ({ newState }) => {
+    if (newState === "closed") { shown?.setAttribute("aria-expanded", "false"); shown = null; }
+  });
+  const later = (wait, action) => { clearTimeout(timer); timer = setTimeout(action, wait); };
+  const leave = () => later(300, () => { if (!note.matches(":hover, :focus-within")) note.hidePopover(); });
+  note.addEventListener("pointerenter", () => clearTimeout(timer));
+  note.addEventListener("pointerleave", ({ pointerType }) => { if (pointerType === "mouse") leave(); });
+  for (const tick of ticks) {
+    tick.setAttribute("role", "button");
+    tick.setAttribute("aria-haspopup", "dialog");
+    tick.setAttribute("aria-expanded", "false");
+    tick.addEventListener("click", (event) => {
+      event.preventDefault();
+      if (shown === tick && event.detail === 0) note.hidePopover();
+      else show(tick);
+    });
+    tick.addEventListener("keydown", (event) => { if (event.key === " ") { event.preventDefault(); tick.click(); } });
+    tick.addEventListener("pointerenter", ({ pointerType }) => { if (pointerType === "mouse") later(150, () => show(tick)); });
+    tick.addEventListener("pointerleave", ({ pointerType }) => { if (pointerType === "mouse") leave(); });
+  }
 });
 
 // The page's own contents: the entry of what is being read is marked, and in view.
