@@ -189,8 +189,8 @@ def test_a_forged_model_is_refused(tmp_path, change, message) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("FORMAT", "another", "not a checkpoint of this package"),
-        ("VERSION", "2", "version '2', expected '1'"),
+        ("ENTRY", "another", "not a checkpoint of this package"),
+        ("VERSION", 2, "version 2, expected 1"),
     ],
 )
 def test_another_format_or_version_is_refused(
@@ -198,7 +198,7 @@ def test_another_format_or_version_is_refused(
 ) -> None:
     path = tmp_path / "file"
     with monkeypatch.context() as patch:
-        patch.setattr(f"transformer.weights.files.CHECKPOINT_{key}", value)
+        patch.setattr(f"transformer.weights.files._{key}", value)
         small().save(path)
     assert message in refusal(path)
 
@@ -225,7 +225,7 @@ def test_a_tied_model_without_its_table_is_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", [Transformer, LanguageModel, GPT2, Llama])
 def test_a_claim_of_many_layers_is_refused_without_making_them(tmp_path, kind) -> None:
-    """As many tensors as layers: 3,000 layers take seconds to make, 20,000 minutes."""
+    """3,000 layers would take seconds to make, 20,000 minutes."""
     path, layers = tmp_path / "file", 3000
     tensors = {f"x{i}": torch.zeros(1) for i in range(layers)}
     sizes = {"d_model": 2, "num_heads": 1, "d_ff": 1}
@@ -236,13 +236,12 @@ def test_a_claim_of_many_layers_is_refused_without_making_them(tmp_path, kind) -
         more = {"num_kv_heads": 1} if kind is Llama else {}
         claimed = kind.config_class(8, num_layers=layers, **sizes, **more)
     text = json.dumps(dataclasses.asdict(claimed))
-    kind_of = {} if kind is Transformer else {"kind": kind.__name__}
-    write_checkpoint(path, tensors, {"config": text, **kind_of})
+    write_checkpoint(path, tensors, {"config": text, "class": kind.__name__})
     made = []
     handle = register_module_module_registration_hook(lambda *new: made.append(new))
     try:
-        with pytest.raises(ValueError, match=r"Missing key\(s\).*weight"):
+        with pytest.raises(ValueError, match="more layers than 3000 tensors can fill"):
             kind.load(path)
     finally:
         handle.remove()
-    assert 0 < len(made) < 200
+    assert not made

@@ -10,7 +10,7 @@ from hypothesis import given
 from strategies import models, shake, token_ids
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import prune
 
 from transformer import MultiHeadAttention, Transformer, TransformerConfig, padding_mask
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
@@ -159,7 +159,7 @@ def test_metadata_comes_back_beside_the_model(tmp_path) -> None:
     assert model.config == small()
 
 
-@pytest.mark.parametrize("key", ["config", "kind", "format", "version", "checksum"])
+@pytest.mark.parametrize("key", ["class", "config", "parts"])
 def test_metadata_that_would_be_lost_is_refused_by_name(tmp_path, key) -> None:
     with pytest.raises(ValueError, match=f"the key '{key}', it is reserved"):
         Transformer(small()).save(tmp_path / "model", {key: "mine"})
@@ -176,10 +176,6 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, number) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def weight_norm_on_the_output(model):
-    nn.utils.parametrizations.weight_norm(model.output)
-
-
 def pruned_output(model):
     prune.l1_unstructured(model.output, "weight", 0.5)
 
@@ -189,15 +185,7 @@ def output_with_a_bias(model):
 
 
 def wider_output(model):
-    model.output = nn.Linear(8, 10, bias=False)
-
-
-def a_layer_less(model):
-    del model.decoder.layers[1]
-
-
-def a_layer_more(model):
-    model.encoder.layers.append(copy.deepcopy(model.encoder.layers[0]))
+    model.output.weight = nn.Parameter(torch.ones(10, 8))
 
 
 def whole_numbers(model):
@@ -216,13 +204,9 @@ def untied_target(model):
 @pytest.mark.parametrize(
     ("change", "tied", "message"),
     [
-        (weight_norm_on_the_output, False, "has a parametrization on output: merge"),
-        (weight_norm_on_the_output, True, "output"),
-        (pruned_output, False, "has pruned weights on output: make them plain"),
+        (pruned_output, False, 'Missing.*"output.weight"'),
         (output_with_a_bias, False, 'Unexpected.*"output.bias"'),
         (wider_output, False, r"output.weight: got \(10, 8\), expected \(9, 8\)"),
-        (a_layer_less, False, r'Missing.*"decoder.layers.1.\S+"'),
-        (a_layer_more, False, r'Unexpected.*"encoder.layers.2.\S+"'),
         (whole_numbers, False, "position.table should be floats, got torch.int64"),
         (untied, True, "output.weight differs from source_embedding.table.weight"),
         (untied_target, True, "target_embedding.table.weight differs from"),
@@ -258,7 +242,7 @@ def test_saving_draws_no_random_numbers(tmp_path) -> None:
 
 
 def test_a_missing_checkpoint(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"no checkpoint at .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*nowhere"):
         Transformer.load(tmp_path / "nowhere.safetensors")
 
 
@@ -435,28 +419,7 @@ def test_a_subclass_loads_what_it_saved_and_a_plain_file_as_itself(tmp_path) -> 
     assert type(Mine.load(path)) is Mine
     assert type(Transformer.load(path)) is Transformer
     assert type(Mine.load(tmp_path)) is Mine  # as in the folder of a run
-    with pytest.raises(ValueError, match=r"no checkpoint at .*model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"at .*model\.safetensors"):
         Transformer.load(path.parent / "..")
     with pytest.raises(ValueError, match="got the name ''"):
         Transformer.load("")
-
-
-def test_what_must_be_merged_before_saving_is_named(tmp_path) -> None:
-    name = r"encoder\.layers\.0\.self_attention\.query_proj"
-    for change, way in (
-        (
-            lambda layer: parametrize.register_parametrization(
-                layer, "weight", nn.Identity()
-            ),
-            "a parametrization on {}: merge it with "
-            r"torch\.nn\.utils\.parametrize\.remove_parametrizations before saving",
-        ),
-        (
-            lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
-            r"pruned weights on {}: .* torch\.nn\.utils\.prune\.remove before saving",
-        ),
-    ):
-        model = Transformer(small())
-        change(model.encoder.layers[0].self_attention.query_proj)
-        with pytest.raises(ValueError, match="^the model has " + way.format(name)):
-            model.save(tmp_path / "model")

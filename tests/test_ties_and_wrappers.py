@@ -63,26 +63,6 @@ def test_loading_adds_no_weight_to_a_wrapped_output(kind) -> None:
 
 
 @kinds
-@pytest.mark.parametrize(
-    ("name", "wrapper"),
-    [
-        ("output", LoRA),
-        ("encoder.layers.0.self_attention.query_proj", LoRA),
-        ("encoder.layers.0", nn.Sequential),
-    ],
-)
-def test_a_wrapped_layer_is_named_where_it_cannot_be_saved(
-    kind, name, wrapper, tmp_path
-) -> None:
-    model, (owner, _, last) = tied(kind), name.rpartition(".")
-    setattr(model.get_submodule(owner), last, wrapper(model.get_submodule(name)))
-    message = rf": {name} is inside a wrapper: first put the plain layer back"
-    with pytest.raises(ValueError, match=message):
-        model.save(tmp_path / "model")
-    assert [*tmp_path.iterdir()] == []
-
-
-@kinds
 @pytest.mark.filterwarnings("ignore")  # PyTorch is to drop this kind
 def test_a_quantised_tied_model_is_loaded(kind) -> None:
     model = torch.ao.quantization.quantize_dynamic(tied(kind), {nn.Linear}, torch.qint8)

@@ -363,12 +363,8 @@ def test_two_word_tokenizers_are_kept_with_the_model(phrasebook, tmp_path):
     assert again.languages == phrasebook.languages == ("fr", "en")
     assert not again.model.training
     _, metadata = read_checkpoint(path)
-    assert sorted(metadata) == [
-        "config",
-        "languages",
-        "source_tokenizer",
-        "target_tokenizer",
-    ]
+    sides = ["source_tokenizer", "target_tokenizer"]
+    assert sorted(metadata) == ["class", "config", "languages", "parts", *sides]
     assert '"sœur"' in metadata["source_tokenizer"]
     again.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
@@ -388,7 +384,7 @@ def test_a_joint_tokenizer_is_kept_once(tmp_path, text):
     model = random_model(subwords.vocab_size)
     Translator(model, subwords, subwords, ("de", "en")).save(tmp_path / "m")
     _, metadata = read_checkpoint(tmp_path / "m")
-    assert sorted(metadata) == ["config", "languages", "tokenizer"]
+    assert sorted(metadata) == ["class", "config", "languages", "parts", "tokenizer"]
     (tmp_path / "m").rename(tmp_path / "model.safetensors")
     for path in (tmp_path, tmp_path / "model.safetensors"):  # the folder of a run
         again = Translator.load(path)
@@ -445,7 +441,7 @@ def test_files_without_tokenizers_of_ours_are_refused(tmp_path, change, message)
 
 def test_missing_and_foreign_files_are_refused(tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(ValueError, match="no checkpoint at"):
+        with pytest.raises(FileNotFoundError, match="no checkpoint at"):
             Translator.load(path)
     (tmp_path / "text").write_text("not weights")
     with pytest.raises(ValueError, match="not a whole safetensors file"):

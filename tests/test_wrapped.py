@@ -116,20 +116,7 @@ def test_an_untied_model_is_refused_before_a_step(dataset, tmp_path) -> None:
     model = small_model(dataset)
     assert model.config.tie_embeddings
     model.output.weight = nn.Parameter(model.output.weight.detach().clone())
-    with pytest.raises(ValueError, match="cannot be saved: it is not tied"):
-        next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
-
-
-def test_a_model_with_a_wrapped_layer_is_refused_before_a_step(
-    dataset, tmp_path
-) -> None:
-    model = small_model(dataset)
-    layer = model.decoder.layers[0].feed_forward
-    layer.expand = nn.Sequential(layer.expand)
-    message = (
-        r"cannot be saved: decoder\S+expand is inside a wrapper: first put the plain"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"cannot be saved: output.weight is not tied"):
         next(train_translator(model, dataset, CONFIG, tmp_path / "run"))
 
 

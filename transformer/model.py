@@ -4,7 +4,7 @@ Made from book/10-model.md: edit the chapter, not this file.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -131,11 +131,6 @@ class Transformer(SavedModel):
 
     config: TransformerConfig
     config_class = TransformerConfig
-    saved_as: ClassVar = "Transformer"
-    stacks: ClassVar = {
-        "encoder": "num_encoder_layers",
-        "decoder": "num_decoder_layers",
-    }
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -153,10 +148,10 @@ class Transformer(SavedModel):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        self._tie()
-        self.register_load_state_dict_post_hook(type(self)._tie)  # type: ignore[no-untyped-call]
+        self.tie_weights()
 
-    def _tie(self, _: object = None) -> None:
+    def tie_weights(self) -> None:
+        """Make one weight of the three tables, if the config wants one."""
         if self.config.tie_embeddings:
             names = "target_embedding.table.weight", "output.weight"
             tie_parameters(self, "source_embedding.table.weight", *names)

@@ -89,9 +89,9 @@ class GPT2(LanguageModel):
         self.position = LearnedPositions(width, config.dropout, config.max_length)
         for layer in self.encoder.layers:
             layer.feed_forward = GELUFeedForward(width, config.d_ff)
-        self.tie()
+        self.tie_weights()
 
-    def tie(self, _: object = None) -> None:
+    def tie_weights(self) -> None:
         """Make the embedding table and the output projection one weight."""
         tie_parameters(self, "embedding.weight", "output.weight")
 

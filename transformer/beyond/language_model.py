@@ -4,7 +4,7 @@ Made from book/17-language-model.md: edit the chapter, not this file.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -115,7 +115,6 @@ class LanguageModel(SavedModel):
 
     config: LanguageModelConfig
     config_class = LanguageModelConfig
-    stacks: ClassVar = {"encoder": "num_layers"}
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -138,7 +137,6 @@ class LanguageModel(SavedModel):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        self.register_load_state_dict_post_hook(type(self).tie)  # type: ignore[no-untyped-call]
 
     def forward(
         self, ids: Int[Tensor, "batch length"]
@@ -146,9 +144,6 @@ class LanguageModel(SavedModel):
         require_ids(ids, self.config.vocab_size)
         x = self.position(self.embedding(ids))
         return self.output(self.encoder(x, causal_mask(ids.size(1), ids.device)))
-
-    def tie(self, _: object = None) -> None:
-        """Make one weight again of those that share it, as after loading; here none."""
 
 
 def append_tokens(

@@ -100,9 +100,9 @@ class Llama(LanguageModel):
                 module.norm = RMSNorm(width, config.norm_eps)  # type: ignore[assignment]
         norm = RMSNorm(width, config.norm_eps)
         self.encoder.norm = norm  # type: ignore[assignment]
-        self.tie()
+        self.tie_weights()
 
-    def tie(self, _: object = None) -> None:
+    def tie_weights(self) -> None:
         """Make the embedding table and the output projection one, if they are to be."""
         if self.config.tie_embeddings:
             tie_parameters(self, "embedding.weight", "output.weight")

@@ -69,15 +69,19 @@ class TextGenerator:
         self.tokenizer = tokenizer
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "TextGenerator":
+    def load(
+        cls, path: str | os.PathLike[str], into: LanguageModel | None = None
+    ) -> "TextGenerator":
         """Read what `save` wrote: a file, or the folder of a run.
 
+        A model with parts of one's own is loaded `into` one that has the same.
+
         Raises:
-            ValueError: for a file that is missing, damaged or not ours, or that has no
-                tokenizer of ours.
+            ValueError: for a file without a tokenizer of ours, and for what
+                `LanguageModel.load` refuses.
         """
         path = model_file(path)
-        model, metadata = LanguageModel.load_with_metadata(path, GPT2, Llama)
+        model, metadata = LanguageModel.load_with_metadata(path, GPT2, Llama, into=into)
         tokenizer = metadata.get("tokenizer")
         try:
             if tokenizer is None:

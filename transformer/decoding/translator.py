@@ -83,15 +83,19 @@ class Translator:
         return cls.load(str(weights))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Translator":
+    def load(
+        cls, path: str | os.PathLike[str], into: Transformer | None = None
+    ) -> "Translator":
         """Read a translator that `save` wrote: a file, or the folder of a run.
 
+        A model with parts of one's own is loaded `into` one that has the same.
+
         Raises:
-            ValueError: for a file that is missing, damaged or not ours, or that has no
-                tokenizers of ours.
+            ValueError: for a file without tokenizers of ours, and for what
+                `Transformer.load` refuses.
         """
         path = model_file(path)
-        model, metadata = Transformer.load_with_metadata(path)
+        model, metadata = Transformer.load_with_metadata(path, into=into)
         joint = metadata.get("tokenizer")
         texts = [metadata.get(f"{side}_tokenizer") for side in ("source", "target")]
         try:

@@ -11,17 +11,11 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from transformer.model import Transformer
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo
 from transformer.training.train_state import TrainState
 from transformer.weights.files import read_checkpoint
-from transformer.weights.state import (
-    load_strictly,
-    require_merged,
-    shapes_only,
-    tied_names,
-)
+from transformer.weights.saved_model import config_ties
 
 __all__ = ["Run"]
 
@@ -89,7 +83,7 @@ class Run(abc.ABC):
         if run is None:
             return 0, 0.0
         dataset, model = self.dataset, self.state.model
-        _require_plain(model)
+        _require_savable(model)
         info = RunInfo(
             dataset.folder,
             dataset.languages,
@@ -173,15 +167,16 @@ class Run(abc.ABC):
             self.run.save_checkpoint(metrics.step, state)
 
 
-def _require_plain(model: Any) -> None:
+def _require_savable(model: Any) -> None:
     """Refuse now, not after an epoch, a model that could not be saved."""
-    kind = Transformer if isinstance(model, Transformer) else type(model)
     try:
-        require_merged(model.state_dict())
-        with shapes_only():
-            plain = kind(model.config)
-        load_strictly(plain, model.state_dict())
-    except (TypeError, ValueError) as error:
+        model.weights_to_save()
+    except ValueError as error:
         raise ValueError(f"the model cannot be saved: {error}") from None
-    if tied_names(model) != tied_names(plain):
-        raise ValueError("the model cannot be saved: it is not tied as its config says")
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    for name, first in config_ties(model, weights).items():
+        if weights[name] is not weights[first]:
+            raise ValueError(
+                f"the model cannot be saved: {name} is not tied to {first}, as its "
+                "config says"
+            )

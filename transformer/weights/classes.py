@@ -14,6 +14,7 @@ from transformer.weights.state import shapes_only
 __all__ = [
     "register_model",
     "registered_class",
+    "as_built",
     "class_name",
     "foreign_parts",
     "require_known_parts",
@@ -63,7 +64,7 @@ def foreign_parts(model: nn.Module) -> dict[str, str]:
     if known is None:
         return {"": class_name(type(model))}
     found = dict(_overridden(model, known))
-    for place, part, expected in _pairs(model, _as_built(known, model.config)):
+    for place, part, expected in _pairs(model, as_built(known, model.config)):
         found |= _difference(place, part, expected)
     return found
 
@@ -80,7 +81,7 @@ def require_known_parts(model: nn.Module, what: str) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _as_built(known: Any, config: Any) -> nn.Module:
+def as_built(known: Any, config: Any) -> nn.Module:
     """The model of a config as its class builds it, without memory for its weights."""
     with shapes_only():
         return known(config)

@@ -1,12 +1,11 @@
-"""Weights by name: tied ones, loaded strictly, and what a file may hold.
+"""A model's weights by name: shared ones, and loading that leaves nothing out.
 
-Made from book/workshop/checks.md: edit the chapter, not this file.
+Made from book/workshop/checkpoints.md: edit the chapter, not this file.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +15,13 @@ from transformer.checks import with_article
 
 __all__ = [
     "shapes_only",
+    "tie_parameters",
+    "tied_names",
+    "require_same_weights",
     "load_strictly",
     "require_floats",
-    "require_merged",
     "require_state_dict",
     "require_one_dtype",
-    "tied_names",
-    "tie_parameters",
-    "require_state",
-    "restored",
-    "loadable",
 ]
 
 
@@ -49,35 +45,57 @@ def shapes_only() -> Iterator[None]:
         yield
 
 
-def _require_unwrapped(missing: str, state: Mapping[str, Tensor]) -> None:
-    """Refuse a wrapper, such as LoRA's, in which a weight has a longer name."""
-    parts = missing.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        layer, rest = ".".join(parts[:end]), ".".join(parts[end:])
-        longer = re.compile(rf"{re.escape(layer)}\.[^.]+\.{re.escape(rest)}")
-        if any(map(longer.fullmatch, state)):
-            raise ValueError(
-                f"{layer} is inside a wrapper: first put the plain layer back in its "
-                "place, with a LoRA merged into it (PEFT: merge_and_unload)"
-            )
+def tie_parameters(model: nn.Module, *names: str) -> None:
+    """Make the parameters of these names one, the first.
+
+    A name that the model does not have is passed over: a part in a wrapper, such as an
+    adapter's, has other names.
+    """
+    found = dict(model.named_parameters(remove_duplicate=False))
+    for name in names[1:]:
+        if names[0] in found and name in found:
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, found[names[0]])
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Each further name of a weight that has several, and the first."""
+    first: dict[nn.Parameter, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(weight, name) for name, weight in named}
+    return {name: kept for name, kept in names.items() if name != kept}
+
+
+def require_same_weights(
+    expected: Mapping[str, Tensor], found: Mapping[str, Tensor]
+) -> None:
+    """Refuse weights of other names, shapes or kinds of numbers than expected.
+
+    Raises:
+        ValueError: naming the first that is missing, unknown, misshapen or not floats.
+    """
+    for name, tensor in expected.items():
+        if name not in found:
+            raise ValueError(f'Missing key(s) in state_dict: "{name}"')
+        if found[name].shape != tensor.shape:
+            shapes = f"got {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
+            raise ValueError(f"size mismatch for {name}: {shapes}")
+        if tensor.is_floating_point() and not found[name].is_floating_point():
+            raise ValueError(f"{name} should be floats, got {found[name].dtype}")
+    for name in found:
+        if name not in expected:
+            shown = name.encode("unicode_escape").decode()[:200]
+            raise ValueError(f'Unexpected key(s) in state_dict: "{shown}"')
 
 
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Give a module, which may be on the meta device, exactly these tensors.
 
     Raises:
-        ValueError: naming the first tensor that is missing, unknown or misshapen, or a
-            wrapped layer.
+        ValueError: for what `require_same_weights` refuses.
     """
-    try:
-        module.load_state_dict(state, strict=True, assign=True)
-        return
-    except RuntimeError as error:  # a title, then a line for each kind of fault
-        fault = str(error).split("\n")[1].strip()
-    first = re.match(r'(Missing|Unexpected) key[^"]*"([^"]*)"', fault)
-    if first and first[1] == "Missing":
-        _require_unwrapped(first[2], state)
-    raise ValueError(first[0] if first else fault)
+    require_same_weights(module.state_dict(), state)
+    module.load_state_dict(state, assign=True)
 
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -103,12 +121,12 @@ def require_state_dict(state: object) -> None:
     """Refuse a module, whose weights its `state_dict` has.
 
     Raises:
-        ValueError: for anything but a mapping.
+        TypeError: for anything but a mapping.
     """
     if not isinstance(state, Mapping):
         advice = ": give its state_dict()" if hasattr(state, "state_dict") else ""
         kind = with_article(type(state).__name__)
-        raise ValueError(f"a state_dict is needed, got {kind}{advice}")
+        raise TypeError(f"a state_dict is needed, got {kind}{advice}")
 
 
 def require_one_dtype(state: Mapping[str, Tensor]) -> None:
@@ -123,124 +141,3 @@ def require_one_dtype(state: Mapping[str, Tensor]) -> None:
             raise ValueError(
                 f"{name} is {weight.dtype} beside {first}, expected one dtype"
             )
-
-
-def require_merged(state: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are computed from others, as LoRA's and pruned ones are.
-
-    Raises:
-        ValueError: naming the module and how to make its weights plain.
-    """
-    for name in state:
-        module, found, _ = name.partition(".parametrizations.")
-        if found:
-            raise ValueError(
-                f"the model has a parametrization on {module}: merge it with "
-                "torch.nn.utils.parametrize.remove_parametrizations before saving"
-            )
-        weight = name.removesuffix("_orig")
-        if weight != name and f"{weight}_mask" in state:
-            module = weight.rpartition(".")[0]
-            raise ValueError(
-                f"the model has pruned weights on {module}: make them plain with "
-                "torch.nn.utils.prune.remove before saving"
-            )
-
-
-def tied_names(model: nn.Module) -> dict[str, str]:
-    """Each further name of a weight that has several, and the first."""
-    first: dict[nn.Parameter, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
-    names = {name: first.setdefault(weight, name) for name, weight in named}
-    return {name: kept for name, kept in names.items() if name != kept}
-
-
-def tie_parameters(model: nn.Module, name: str, *others: str) -> None:
-    """Make parameters one. A part with a wrapper around it has none of these names."""
-    found = dict(model.named_parameters(remove_duplicate=False))
-    for other in others:
-        if name in found and other in found:
-            owner, _, last = other.rpartition(".")
-            setattr(model.get_submodule(owner), last, found[name])
-
-
-def require_state(
-    state: Mapping[str, Tensor], one_layer: nn.Module, **layers: int
-) -> None:
-    """Refuse tensors that are not, by name and shape, all the weights of a model.
-
-    `one_layer` is that model with one layer in each stack, and `layers` are how many
-    each has: so a claim of many thousand layers is refused before they are made. A
-    weight that has several names is expected under the first.
-
-    Raises:
-        ValueError: naming the first tensor that is missing, unknown or misshapen, or a
-            wrapped layer.
-    """
-    unknown, tied = dict.fromkeys(state), tied_names(one_layer)
-    for found, one in one_layer.state_dict().items():
-        stack, in_stack, rest = found.partition(".layers.0.")
-        for layer in range(layers[stack] if in_stack else 1):
-            name = f"{stack}.layers.{layer}.{rest}" if in_stack else found
-            if name not in state:
-                _require_unwrapped(name, state)
-            if found in tied:
-                continue
-            if name not in state:
-                raise ValueError(f'Missing key(s) in state_dict: "{name}"')
-            if state[name].shape != one.shape:
-                shapes = f"got {tuple(state[name].shape)}, expected {tuple(one.shape)}"
-                raise ValueError(f"size mismatch for {name}: {shapes}")
-            unknown.pop(name)
-    for name in unknown:
-        shown = name.encode("unicode_escape").decode()[:200]
-        raise ValueError(f'Unexpected key(s) in state_dict: "{shown}"')
-
-
-_Model = TypeVar("_Model", bound=nn.Module)
-
-
-def restored(
-    make: Callable[[], _Model],
-    state: Mapping[str, Tensor],
-    one_layer: nn.Module,
-    **layers: int,
-) -> _Model:
-    """The model that `make` gives with the tensors of a file, in evaluation mode.
-
-    Raises:
-        ValueError: for what `require_state` refuses.
-    """
-    require_state(state, one_layer, **layers)
-    # In memory of its own, aligned as any tensor is: sums add in the same order.
-    tensors = {name: tensor.clone() for name, tensor in state.items()}
-    tensors |= {name: tensors[first] for name, first in tied_names(one_layer).items()}
-    with shapes_only():
-        model = make()
-    load_strictly(model, tensors)
-    return model.eval()
-
-
-def loadable(
-    state: Mapping[str, Tensor], one_layer: nn.Module, **layers: int
-) -> dict[str, Tensor]:
-    """What a file of this state is to hold: a weight that has several names, once.
-
-    Raises:
-        ValueError: naming the first tensor for which the file could not be loaded, as
-            in `require_floats`, `require_merged` and `require_state`, or one that
-            should be equal to another and is not.
-    """
-    require_floats(state)
-    require_merged(state)
-    kept = dict(state)
-    for name, first in tied_names(one_layer).items():
-        if name in kept and first in kept:
-            if not kept[name].equal(kept[first]):
-                raise ValueError(f"{name} differs from {first}, which its config ties")
-            del kept[name]
-    try:
-        require_state(kept, one_layer, **layers)
-    except ValueError as error:
-        raise ValueError(f"the model is not what its config says: {error}") from None
-    return kept
