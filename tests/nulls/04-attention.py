@@ -1,163 +1,163 @@
-# %% claim: The queries, keys and values above
+# %% claim: The three products give exactly the queries, keys and values above.
 # null: the matrices of queries and keys exchanged
 W_Q, W_K = W_K, W_Q
 
-# %% claim: The queries, keys and values above
+# %% claim: The three products give exactly the queries, keys and values above.
 # null: the values are the words themselves
 W_V = torch.eye(4)[:, :2]
 
-# %% claim: All weights are positive
+# %% claim: All weights are positive and every row sums to one.
 # null: the softmax over columns
 weights = scaled.softmax(dim=0)
 
-# %% claim: All weights are positive
+# %% claim: All weights are positive and every row sums to one.
 # null: even weights
 weights = torch.full((3, 3), 1 / 3)
 
-# %% claim: Plain Python, one number
+# %% claim: Plain Python, one number at a time, gives the same output.
 # null: no scale
 output = scores.softmax(dim=-1) @ V
 
-# %% claim: Plain Python, one number
+# %% claim: Plain Python, one number at a time, gives the same output.
 # null: even weights
 output = V.mean(dim=0).expand(3, -1)
 
-# %% claim: Each output is a mean of the three
+# %% claim: Each output is the mean of the three values by its weights.
 # null: mixed by other weights
 output = weights.roll(1, 1) @ V
 
-# %% claim: Each output is a mean of the three
+# %% claim: Each output is the mean of the three values by its weights.
 # null: scores that are weights already
 scores = weights
 
-# %% claim: Only differences between scores
+# %% claim: A number added to a whole row of scores changes no weight.
 # null: shares without the exponential
 softmax = torch.Tensor.softmax
 torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
 
-# %% claim: Only differences between scores
+# %% claim: A number added to a whole row of scores changes no weight.
 # null: each weight by itself
 torch.Tensor.softmax = lambda x, dim: x.sigmoid()
 weights = scaled.sigmoid()
 
-# %% claim: Order is invisible
+# %% claim: Keys and values shuffled together change no output.
 # null: positions are added to the keys
 in_order = attend
 attend = lambda query, key, value, scale: in_order(
     query, key + torch.arange(3.0)[:, None], value, scale
 )
 
-# %% claim: Order is invisible
+# %% claim: Keys and values shuffled together change no output.
 # null: even weights: the keys make no difference
 attend = lambda query, key, value, scale: value.mean(dim=0).expand(len(query), -1)
 
-# %% claim: From 1 to 1,024 dimensions
+# %% claim: The variance is $d_k$ without a scale and 1 with the square root, within 10%.
 # null: the variance does not depend on the width
 variance = dict.fromkeys(variance, 1.0)
 
-# %% claim: From 1 to 1,024 dimensions
+# %% claim: The variance is $d_k$ without a scale and 1 with the square root, within 10%.
 # null: divided by d_k in the root's place
 variance = {(n, d): variance["full" if n == "root" else n, d] for n, d in variance}
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: the scale makes no difference to the weights
 largest = {(name, d): largest["root", d] for name, d in largest}
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: the weights have no scale in either
 largest = {(name, d): largest["none", d] for name, d in largest}
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: the scale makes no difference
 measured = {(name, d): measured["root", d] for name, d in measured}
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: no scale in either
 measured = {(name, d): measured["none", d] for name, d in measured}
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: the few have one key that wins
 scores_, w_, g_ = measured["none", 1024]
 measured["none", 1024] = scores_, w_, g_.flip(0)
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: without the scale all gradients shrink
 measured |= {
     key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"
 }
 
-# %% claim: Without the scale more than a fifth
+# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
 # null: the unscaled median is the shorter one from the start
 middle |= {("none", d): middle["root", d] / 2 for d in widths[1:6]}
 
-# %% claim: In 100 steps under the squared
+# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
 # null: the scale makes no difference
 found["no scale, squared error"] = found["÷ √d_k, squared error"]
 
-# %% claim: In 100 steps under the squared
+# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
 # null: the loss makes no difference
 found["no scale, −log w"] = found["no scale, squared error"]
 
-# %% claim: In 100 steps under the squared
+# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
 # null: short queries make no difference
 found["no scale, short queries"] = found["no scale, squared error"]
 
-# %% claim: At one rate, √d_k
+# %% claim: At one rate, training divided by $d_k$ falls from above 0.8 to below 0.2.
 # null: d_k does as well
 at_ten["full"] = at_ten["root"]
 
-# %% claim: At one rate, √d_k
+# %% claim: At one rate, training divided by $d_k$ falls from above 0.8 to below 0.2.
 # null: √d_k does as badly
 at_ten["root"] = at_ten["full"]
 
-# %% claim: At one rate, √d_k
+# %% claim: At one rate, training divided by $d_k$ falls from above 0.8 to below 0.2.
 # null: the larger rate makes no difference
 thirtyfold = at_ten["full"]
 
-# %% claim: Scores 2 and 1 are sharpened
+# %% claim: Scores 2 and 1 are sharpened, 0.2 and 0.1 flattened.
 # null: shares of the scores
 torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
 
-# %% claim: Scores 2 and 1 are sharpened
+# %% claim: Scores 2 and 1 are sharpened, 0.2 and 0.1 flattened.
 # null: the number of keys makes no difference
 among_four = at_width(64, 8, queries=256, keys=4)
 at_width = lambda *args, **kwargs: among_four
 
-# %% claim: Unscaled the weight
+# %% claim: Unscaled, the weight of *Let's* on itself is 0.9999994.
 # null: over √64 in both
 plain = over_root
 
-# %% claim: Unscaled the weight
+# %% claim: Unscaled, the weight of *Let's* on itself is 0.9999994.
 # null: the scale makes no difference
 over_root = plain
 
-# %% claim: Masked before the softmax
+# %% claim: Masked before the softmax, another hidden key changes nothing.
 # null: nothing is masked before it
 torch.Tensor.masked_fill = lambda scores, mask, fill: scores
 
-# %% claim: Masked before the softmax
+# %% claim: Masked before the softmax, another hidden key changes nothing.
 # null: masked after it, and shared out anew
 torch.Tensor.softmax = lambda x, dim, softmax=torch.Tensor.softmax: F.normalize(
     softmax(x, dim) * visible, p=1, dim=-1
 )
 
-# %% claim: Lowest number, then zero
+# %% claim: Filled with the lowest number, then zero, the empty row and its gradient are zero.
 # null: no zeros afterwards
 ways["lowest, then 0"] = ways["lowest"]
 
-# %% claim: Lowest number, then zero
+# %% claim: Filled with the lowest number, then zero, the empty row and its gradient are zero.
 # null: -inf does no harm
 ways["-inf"] = ways["lowest, then 0"]
 
-# %% claim: Lowest number, then zero
+# %% claim: Filled with the lowest number, then zero, the empty row and its gradient are zero.
 # null: the lowest number is enough
 ways["lowest"] = ways["lowest, then 0"]
 
-# %% claim: The function gives the numbers
+# %% claim: The function gives the numbers worked out by hand.
 # null: no scale
 scaled_dot_product_attention = lambda query, key, value: attend(query, key, value, 1)
 
-# %% claim: The function gives the numbers
+# %% claim: The function gives the numbers worked out by hand.
 # null: a mask of floats is taken for one of booleans
 weights_of = attention_weights
 attention_weights = lambda query, key, mask: weights_of(query, key, mask.bool())
@@ -165,21 +165,21 @@ scaled_dot_product_attention = lambda query, key, value: attend(
     query, key, value, math.sqrt(2)
 )
 
-# %% claim: Ours and PyTorch's agree
+# %% claim: Ours and PyTorch's agree on outputs and gradients, with four kinds of mask.
 # null: no scale
 with_all = scaled_dot_product_attention
 scaled_dot_product_attention = lambda query, key, value, mask: with_all(
     2 * query, key, value, mask
 )
 
-# %% claim: Ours and PyTorch's agree
+# %% claim: Ours and PyTorch's agree on outputs and gradients, with four kinds of mask.
 # null: no mask
 with_all = scaled_dot_product_attention
 scaled_dot_product_attention = lambda query, key, value, mask: with_all(
     query, key, value
 )
 
-# %% claim: Ours and PyTorch's agree
+# %% claim: Ours and PyTorch's agree on outputs and gradients, with four kinds of mask.
 # null: an empty row is even
 with_all = scaled_dot_product_attention
 
@@ -190,25 +190,25 @@ def scaled_dot_product_attention(query, key, value, mask):
     return with_all(query, key, value, mask | ~mask.any(dim=-1, keepdim=True))
 
 
-# %% claim: In 100 steps under the squared
+# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
 # null: with patience every rate gets there
 longer = dict.fromkeys(longer, 0.9)
 
-# %% claim: With a query so long
+# %% claim: With a query so long that one weight is 1, query and keys get a gradient of zero.
 # null: even weights
 attend = lambda query, key, value, scale: (query @ key.T * 0).softmax(-1) @ value
 
 
-# %% claim: With a query so long
+# %% claim: With a query so long that one weight is 1, query and keys get a gradient of zero.
 # null: the values are cut off as well
 def attend(query, key, value, scale):
     return (query @ key.T / scale).softmax(-1) @ value.detach() + 0 * value.sum()
 
 
-# %% claim: In each of three stored runs the translator
+# %% claim: Without the division each of three stored runs gets 2 to 10 points fewer sentences right.
 # null: the division changes nothing
 exact["no-root"] = exact["whole"]
 
-# %% claim: In each of three stored runs the translator
+# %% claim: Without the division each of three stored runs gets 2 to 10 points fewer sentences right.
 # null: without it nothing is learned
 exact["no-root"] = [0.0, 0.0, 0.0]
