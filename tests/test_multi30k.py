@@ -24,6 +24,7 @@ from transformer.text.multi30k import (
     read_lines,
     read_pairs,
     require_text,
+    undo_moses_style,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -378,6 +379,24 @@ def test_moses_style(typed, expected):
     assert moses_style(expected) == expected
 
 
+@pytest.mark.parametrize(
+    ("sentence", "language", "plain"),
+    [
+        (
+            "c&apos; est l&apos; homme qu&apos; on voit .",
+            "fr",
+            "c'est l'homme qu'on voit.",
+        ),
+        ("&quot; oui &quot; &amp; non", "fr", '"oui" & non'),
+        ("a man &apos;s dog , 2,5 m", "en", "a man's dog, 2,5 m"),
+        ("ein hund !", "xx", "ein hund!"),
+        ("", "en", ""),
+    ],
+)
+def test_moses_style_is_undone(sentence, language, plain):
+    assert undo_moses_style(sentence, language) == plain
+
+
 SIGNS = "aA dlsqu'’.,;&#391amp<>-–—…\"[]|İΣ\u0301é\n"
 
 
@@ -419,6 +438,8 @@ def test_moses_style_is_that_of_the_tok_files(language):
     assert all(line.endswith(".") and not line.endswith(" .") for line in changed)
     equal = sum(moses_style(a) == b for a, b in zip(raw, tok, strict=True))
     assert equal >= len(tok) - 6
+    undone = [undo_moses_style(line, language) for line in tok]
+    assert sum(map(str.__eq__, map(moses_style, undone), tok)) >= 0.99 * len(tok)
 
 
 def test_kinds_of_text():

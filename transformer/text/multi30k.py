@@ -31,6 +31,7 @@ __all__ = [
     "SentencePair",
     "read_pairs",
     "moses_style",
+    "undo_moses_style",
 ]
 
 
@@ -287,3 +288,17 @@ def _set_apart(match: re.Match[str]) -> str:
     if unicodedata.category(sign[0]) in ("Mn", "Mc", "Cf"):
         return sign  # part of a letter, as the vowel signs of Hindi are
     return f" {_ESCAPED.get(sign, sign)} "
+
+
+def undo_moses_style(sentence: str, language: str = "en") -> str:
+    """Moses-style text as people write it, but for its capitals.
+
+    Punctuation goes back to the words of its `language`, and &apos; becomes an
+    apostrophe, by the rules of the library sacremoses.
+
+    Raises:
+        ImportError: where sacremoses is not installed.
+    """
+    sacremoses = optional_import("sacremoses")
+    detokenizer = sacremoses.MosesDetokenizer(lang=language)
+    return str(detokenizer.detokenize(sentence.split())).strip()
