@@ -24,6 +24,20 @@ def test_scores_of_known_translations():
     assert short.bleu == pytest.approx(100 * math.exp(1 - 7 / 5))
 
 
+def test_the_margin_is_that_of_sacrebleus_bootstrap():
+    import sacrebleu
+
+    references = [f"a cat sat on mat {number} ." for number in range(50)]
+    hypotheses = [f"a cat sat on mat {number % 30} ." for number in range(50)]
+    found = corpus_scores(hypotheses, references, "tok", resamples=1000)
+    metric = sacrebleu.BLEU(tokenize="none")
+    expected = metric.corpus_score(hypotheses, [references], n_bootstrap=1000)
+    assert f"± {found.bleu_margin:.2f}" in str(expected)
+    assert found.bleu == corpus_scores(hypotheses, references, "tok").bleu
+    assert "bs:1000" in found.bleu_signature
+    assert corpus_scores(hypotheses, references).bleu_margin is None
+
+
 def test_signatures_name_the_tokenizer():
     import sacrebleu
 
