@@ -31,6 +31,7 @@ from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.multi30k import moses_style
+from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
 from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import read_metrics, read_run
@@ -127,6 +128,29 @@ def test_a_beam_finds_what_greedy_search_misses(capsys):
     assert found == (0, "The big dog likes the small white cat\n", "")
     _, greedy, _ = run(capsys, "translate", hard)
     assert greedy != found[1]
+
+
+def test_n_best_translations_with_their_scores(capsys):
+    sentences = "Le grand chien noir aime le petit chat blanc", "Il a deux chats"
+    expected = Translator.phrasebook().n_best(sentences, 3)
+    code, output, errors = run(capsys, "translate", "--n-best", "3", *sentences)
+    lines = output.removesuffix("\n").split("\n")
+    assert (code, errors, len(lines)) == (0, "", 6)
+    texts = [[candidate.text for candidate in each] for each in expected]
+    assert [lines[:3], lines[3:]] == [each + [""] * (3 - len(each)) for each in texts]
+    options = "--n-best", "3", "--scores"
+    _, output, _ = run(capsys, "translate", *options, *sentences)
+    score, text = output.split("\n")[0].split("\t")
+    assert (score, text) == (f"{expected[0][0].score:.4f}", texts[0][0])
+    _, best, _ = run(capsys, "translate", "--scores", "Il a deux chats")
+    assert best.endswith("\tHe has two cats\n")
+
+
+def test_a_longest_translation_is_an_option(capsys):
+    for command, expected in (([], "He has two cats"), (["--n-best", "2"], "He has")):
+        options = "--max-length", "2", *command
+        code, output, _ = run(capsys, "translate", *options, "Il a deux chats")
+        assert (code, output.split("\n")[0]) == (0, "He has"), expected
 
 
 def test_the_highest_penalty_is_a_number(capsys):
@@ -302,10 +326,20 @@ def test_own_sentences_are_raw_and_the_closing_line_works(
     assert (code, errors) == (0, "")
     scores = json.loads(output)
     assert scores["sentences"] == 12
-    assert "tok:13a" in scores["bleu_signature"]
+    assert scores["bleu_margin"] >= 0
+    assert "bs:1000|seed:12345|case:mixed|eff:no|tok:13a" in scores["bleu_signature"]
     hypotheses = (tmp_path / "hypotheses").read_text("utf-8")
     file = "--file", own / "test.fr"
     assert run(capsys, "translate", "--weights", learned, *file) == (0, hypotheses, "")
+    given = "--split", "test", "--hypotheses", tmp_path / "hypotheses"
+    code, output, errors = run(capsys, "evaluate", learned, *given)
+    assert (code, errors) == (0, "")
+    same = "bleu", "chrf", "bleu_margin", "bleu_signature", "sentences"
+    assert all(json.loads(output)[name] == scores[name] for name in same)
+    (tmp_path / "hypotheses").write_text("one\ntwo\n")
+    code, _, errors = run(capsys, "evaluate", learned, *given)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "hypotheses has 2 lines for 12 sentences" in errors
     assert run(capsys, "evaluate", learned, "--average", "2")[0] == 0
     code, _, errors = run(capsys, "evaluate", learned, "--average", "3")
     assert (code, errors.count("\n")) == (2, 1)
@@ -334,6 +368,35 @@ def test_a_run_says_how_it_goes(capsys, own, tmp_path):
     code, _, errors = run(capsys, "words", "--weights", out)
     assert code == 2
     assert "there is no list" in errors
+
+
+def test_translations_of_tokenised_text_are_written_as_people_write(
+    capsys, monkeypatch, tmp_path
+):
+    """`c&apos; est` and `&quot;` were printed."""
+    french, english = "C'est un chien , qu'il a .", 'It\'s a "dog", he says.'
+    tokenizer = SubwordTokenizer.train([french, english] * 9, 60, "tok")
+    size = tokenizer.vocab_size
+    model = Transformer(TransformerConfig(size, size, 8, 2, 1, 1, 8))
+    Translator(model, tokenizer, tokenizer, ("fr", "en")).save(tmp_path / "model")
+
+    def translate(self, sentences, *_, **options):
+        return [moses_style(english) for _ in sentences]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    code, output, _ = run(capsys, "translate", "--weights", tmp_path / "model", french)
+    assert (code, output) == (0, 'it\'s a "dog", he says.\n')
+    for language, line in (("fr", french), ("en", english)):
+        (tmp_path / f"val.{language}").write_text(f"{line}\n" * 5)
+    options = "--data", tmp_path, "--out", tmp_path / "out"
+    code, output, _ = run(capsys, "evaluate", tmp_path / "model", *options)
+    assert code == 0
+    assert json.loads(output)["bleu"] == 100.0  # of the tokenised text
+    assert (tmp_path / "out").read_text() == 'it\'s a "dog", he says.\n' * 5
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    code, output, errors = run(capsys, "translate", "--weights", tmp_path / "model", "")
+    assert (code, output, errors.count("\n")) == (2, "", 1)
+    assert "this needs sacremoses: pip install sacremoses" in errors
 
 
 def test_what_is_not_a_run_is_left_alone(capsys, own, tmp_path):
@@ -742,7 +805,7 @@ def bad_files(tmp_path):
         ("train --out {}/x --task lm --data=", "must name a folder or file, got ''"),
         ("translate --weights= Jane", "must name a run or file, got ''"),
         ("translate --file=", "must name a file, got ''"),
-        ("evaluate {} --data=", "must name a folder, got ''"),
+        ("evaluate {} --data=", "must name a folder or file, got ''"),
         ("evaluate {} --out=", "must name a file, got ''"),
         ("plot {} --out=", "must name a file, got ''"),
         ("explore --out=", "must name a file, got ''"),

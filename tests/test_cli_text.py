@@ -120,6 +120,19 @@ def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
     ]
     assert all(code == 0 and not errors for code, _, errors in found)
     assert found[0] == found[1] != found[2]
+    # What was held out has the loss that training printed.
+    text = book.read_text("utf-8").rstrip("\n")
+    held_out = text[text.index("\n", len(text) * 9 // 10) + 1 :]
+    (tmp_path / "held-out.txt").write_text(f"{held_out}\n", "utf-8")
+    measured = run(capsys, "evaluate", out, "--data", tmp_path / "held-out.txt")
+    assert (measured[0], measured[2]) == (0, "")
+    result = json.loads(measured[1])
+    best = min(m.validation_loss for m in read_metrics(out) if m.validation_loss)
+    assert result["loss"] == pytest.approx(best, abs=1e-4)
+    assert result["perplexity"] == pytest.approx(math.exp(best), rel=1e-3)
+    assert result["characters"] == len(held_out)
+    bits = result["loss"] * (result["tokens"] - 1) / math.log(2) / len(held_out)
+    assert result["bits_per_character"] == pytest.approx(bits, abs=1e-3)
     pytest.importorskip("matplotlib")
     assert run(capsys, "plot", out, "--out", tmp_path / "curves.svg")[0] == 0
 
@@ -214,7 +227,8 @@ def files(book, whole, tmp_path_factory):
         ("train --data {data} --data {data} --out {folder}/x", "give --data once"),
         ("train --data {folder} --out {folder}", "has a run of --task lm, not of"),
         ("translate --weights {lm} x", "is a language model: "),
-        ("evaluate {lm}", "is a language model: "),
+        ("evaluate {lm}", "is measured on a text: give --data FILE"),
+        ("evaluate {lm} --split test", "--split is for translators"),
         ("words --weights {lm}", "is a language model: "),
         ("explore --weights {lm} --out {folder}/x.html", "is a language model: "),
         ("generate --weights {translator} x", "is a translator: "),

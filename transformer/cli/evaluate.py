@@ -1,44 +1,54 @@
 """The command that measures models: evaluate."""
 
 import json
+import math
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from transformer.beyond.text_generator import TextGenerator, encode_text
 from transformer.checks import optional_import
 from transformer.cli.console import is_terminal, print_error, printable, writing
-from transformer.cli.models import load_translator, report_unknown_characters
+from transformer.cli.models import (
+    load_model,
+    report_unknown_characters,
+    text_writer,
+)
 from transformer.cli.options import (
     BEAM_SIZE,
     DEVICE,
     FILE,
-    FOLDER,
+    FOLDER_OR_FILE,
     LENGTH_PENALTY,
+    MAX_LENGTH,
     PROGRAM,
     RUN_OR_FILE,
     Command,
     count,
+    refuse_given,
 )
 from transformer.cli.resources import find_corpus, is_cache_folder, require_file
-from transformer.text.multi30k import read_pairs
+from transformer.decoding.translator import Translator
+from transformer.text.multi30k import read_lines, read_pairs
 from transformer.training.bleu import corpus_scores
 from transformer.training.run_folder import read_run
+from transformer.training.text_trainer import text_loss
 from transformer.weights.files import write_atomically
 
 __all__ = ["evaluate"]
 
 
-@click.command(cls=Command, short_help="Measure a translator: BLEU and chrF.")
+@click.command(cls=Command, short_help="Measure a model: BLEU, or perplexity.")
 @click.argument("weights", metavar="RUN", type=RUN_OR_FILE)
 @click.option(
     "--data",
-    type=FOLDER,
-    help="Where the sentences are.  [default: where the run found its own]",
+    type=FOLDER_OR_FILE,
+    help="What to measure on.  [default: where the run found its own]",
 )
 @click.option(
     "--split",
@@ -46,8 +56,12 @@ __all__ = ["evaluate"]
     default="val",
     help="Which sentences: choose on val, test once.",
 )
+@click.option(
+    "--hypotheses", type=FILE, help="Score these translations instead, one a line."
+)
 @BEAM_SIZE
 @LENGTH_PENALTY
+@MAX_LENGTH
 @click.option(
     "--average",
     type=count(0),
@@ -56,70 +70,130 @@ __all__ = ["evaluate"]
 )
 @click.option("--out", type=FILE, help="Write the translations, one a line.")
 @DEVICE
+@click.pass_context
 def evaluate(
+    context: click.Context,
+    /,
+    weights: Path,
+    data: Path | None,
+    device: str,
+    average: int,
+    out: Path | None,
+    **options: Any,
+) -> int:
+    """Measure the model in a RUN's folder or file, and print the result as JSON.
+
+    A translator translates the validation or the test sentences, and sacreBLEU compares
+    that with their references: BLEU, with the margin in which 95% of resampled test
+    sets lie, and chrF. A sentence that cannot be translated is named and counts as
+    blank; the exit code is then 1.
+
+    A language model reads text: the perplexity of a token, and bits a character.
+    """
+    if out is not None:
+        require_file(out)
+    model = load_model(weights, device, average)
+    if isinstance(model, TextGenerator):
+        refuse_given(context, "for translators", *options, "average", "out")
+        print(json.dumps(measure_text(model, weights, data), indent=1))
+        return 0
+    result, translations, failed = measure_translator(model, weights, data, **options)
+    print(json.dumps(result | {"average": average}, indent=1), flush=True)
+    if out is not None:
+        with writing(out):
+            lines = "".join(f"{line}\n" for line in translations)
+            write_atomically(out, lines.encode())
+    return 1 if failed else 0
+
+
+def measure_translator(
+    translator: Translator,
     weights: Path,
     data: Path | None,
     split: str,
-    beam_size: int,
-    length_penalty: float,
-    average: int,
-    out: Path | None,
-    device: str,
-) -> int:
-    """Measure the translator in a RUN's folder or file: BLEU and chrF, as JSON.
-
-    The validation or the test sentences are translated and compared with their
-    references by sacreBLEU, whose signatures are printed too. A sentence that cannot be
-    translated is named and counts as blank; the exit code is then 1.
-    """
+    hypotheses: Path | None,
+    **search: Any,
+) -> tuple[dict[str, Any], list[str], int]:
+    """The scores of a translator, its translations, and how many sentences failed."""
     optional_import("sacrebleu")
-    if out is not None:
-        require_file(out)
-    translator = load_translator(weights, device, average)
     tokenizer: Any = translator.target_tokenizer
     text = getattr(tokenizer, "text", "raw")
+    write = text_writer(translator)
     folder = find_corpus(data or find_data_of_run(weights), text, translator.languages)
     pairs = read_pairs(folder, text, split, *translator.languages)
     sources, references = map(list, zip(*pairs, strict=True))
-    if hasattr(tokenizer, "normalize"):
-        references = list(map(tokenizer.normalize, references))
-    search = partial(
-        translator.translate, beam_size=beam_size, length_penalty=length_penalty
-    )
+    normalize = getattr(tokenizer, "normalize", str)
+    result = {
+        "weights": str(weights),
+        "data": str(folder),
+        "split": split,
+        "sentences": len(pairs),
+    }
     began = time.perf_counter()
-    hypotheses: list[str] = []
     errors: dict[int, ValueError] = {}
+    if hypotheses is not None:
+        found = read_lines(hypotheses)
+        if len(found) != len(pairs):
+            raise ValueError(
+                f"{hypotheses} has {len(found):,} lines for {len(pairs):,} sentences"
+            )
+        found = list(map(normalize, found))
+        result["hypotheses"] = str(hypotheses)
+    else:
+        found = translate_all(translator, sources, errors, **search)
+        report_unknown_characters(translator.source_tokenizer, sources)
+        result |= search
+    for index, error in errors.items():
+        number = f"sentence {index + 1}"
+        print_error(printable(f"{PROGRAM}: {number} counts as blank: {error}"))
+    scores = corpus_scores(found, list(map(normalize, references)), text, 1000)
+    for name, value in scores._asdict().items():
+        result[name] = round(value, 4) if isinstance(value, float) else value
+    result["seconds"] = round(time.perf_counter() - began, 1)
+    return result, list(map(write, found)), len(errors)
+
+
+def translate_all(
+    translator: Translator,
+    sources: list[str],
+    errors: dict[int, ValueError],
+    **search: Any,
+) -> list[str]:
+    """The translations of many sentences, with a bar that shows how far it is."""
+    translations: list[str] = []
     quiet = not is_terminal(sys.stderr)
     for start in tqdm(range(0, len(sources), 256), disable=quiet, file=sys.stderr):
         found: dict[int, ValueError] = {}
         some = sources[start : start + 256]
-        hypotheses += search(some, on_error=found.__setitem__)
+        translations += translator.translate(some, on_error=found.__setitem__, **search)
         errors |= {start + index: error for index, error in found.items()}
-    seconds = time.perf_counter() - began
-    report_unknown_characters(translator.source_tokenizer, sources)
-    for index, error in errors.items():
-        number = f"sentence {index + 1}"
-        print_error(printable(f"{PROGRAM}: {number} counts as blank: {error}"))
-    scores = corpus_scores(hypotheses, references, text)
-    result = {
+    return translations
+
+
+def measure_text(
+    generator: TextGenerator, weights: Path, data: Path | None
+) -> dict[str, Any]:
+    """Perplexity and bits a character of a text, for a language model.
+
+    Raises:
+        ValueError: where there is no text to read.
+    """
+    if data is None:
+        raise ValueError("a language model is measured on a text: give --data FILE")
+    text = "\n".join(map(generator.tokenizer.normalize, read_lines(data))).strip("\n")
+    ids = encode_text(generator.tokenizer, text)
+    report_unknown_characters(generator.tokenizer, text.split("\n"))
+    loss = text_loss(generator.model, torch.tensor(ids))
+    bits = loss * (len(ids) - 1) / math.log(2)
+    return {
         "weights": str(weights),
-        "average": average,
-        "data": str(folder),
-        "split": split,
-        "sentences": len(pairs),
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "bleu": round(scores.bleu, 4),
-        "chrf": round(scores.chrf, 4),
-        "bleu_signature": scores.bleu_signature,
-        "chrf_signature": scores.chrf_signature,
-        "seconds": round(seconds, 1),
+        "data": str(data),
+        "tokens": len(ids),
+        "characters": len(text),
+        "loss": round(loss, 4),
+        "perplexity": round(math.exp(loss), 4),
+        "bits_per_character": round(bits / max(len(text), 1), 4),
     }
-    print(json.dumps(result, indent=1), flush=True)  # whatever becomes of --out
-    if out is not None:
-        with writing(out):
-            write_atomically(out, "".join(f"{line}\n" for line in hypotheses).encode())
-    return 1 if errors else 0
 
 
 def find_data_of_run(weights: Path) -> Path:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from transformer.cli.console import writing
-from transformer.cli.models import refuse_language_model
+from transformer.cli.console import printable, writing
+from transformer.cli.models import load_translator
 from transformer.cli.options import FILE, WEIGHTS, Command
 from transformer.cli.resources import require_file
 from transformer.decoding.translator import Translator
@@ -25,12 +25,9 @@ def explore(weights: Path | None, out: Path) -> None:
     translations. Of a run, the page offers up to 60 validation sentences as examples.
     """
     require_file(out)
-    try:
-        live = LiveModel(Translator.phrasebook() if weights is None else weights)
-    except ValueError:
-        if weights is not None:
-            refuse_language_model(weights)
-        raise
+    load_translator(weights)  # refuses a language model
+    live = LiveModel(Translator.phrasebook() if weights is None else weights)
     with writing(out):
         live.save(out)
-    print(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)")
+    size = out.stat().st_size / 1e6
+    print(printable(f"wrote {out} ({size:.1f} MB)"))

@@ -1,13 +1,16 @@
 """The models that commands work with: loaded, on a device, and of the right kind."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from transformer.beyond.text_generator import TextGenerator
+from transformer.checks import optional_import
 from transformer.cli.console import print_error, printable
 from transformer.cli.options import PROGRAM
 from transformer.cli.resources import find_device
 from transformer.decoding.translator import Translator
+from transformer.text.multi30k import undo_moses_style
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer, UnknownWordError
 from transformer.training.run_folder import load_run
@@ -15,31 +18,55 @@ from transformer.training.run_folder import load_run
 __all__ = [
     "explain_error",
     "load_generator",
+    "load_model",
     "load_translator",
-    "refuse_language_model",
     "report_unknown_characters",
+    "text_writer",
 ]
 
 
-def load_translator(
-    weights: Path | None, device: str = "cpu", average: int = 0
-) -> Translator:
+def load_model(
+    weights: Path, device: str = "cpu", average: int = 0, first: type = Translator
+) -> Translator | TextGenerator:
+    """The translator or the language model in a file or a run's folder.
+
+    Raises:
+        ValueError: what the loader of the `first` kind says of a file that is neither.
+    """
+    found = find_device(device)
+    loaders: list[Callable[[], Translator | TextGenerator]] = [
+        lambda: load_run(weights, average),
+        lambda: TextGenerator.load(weights),
+    ]
+    if first is TextGenerator:
+        loaders.reverse()
+    try:
+        model = loaders[0]()
+    except (ValueError, TypeError, OSError) as error:
+        try:
+            model = loaders[1]()
+        except (ValueError, TypeError, OSError):
+            raise error from None
+    model.model.to(found)
+    return model
+
+
+def load_translator(weights: Path | None, device: str = "cpu") -> Translator:
     """The translator in a file or a run's folder, or the one that ships.
 
     Raises:
         ValueError: for what `Translator.load` refuses, and for a language model.
     """
-    found = find_device(device)
     if weights is None:
         translator = Translator.phrasebook()
-    else:
-        try:
-            translator = load_run(weights, average)
-        except ValueError:
-            refuse_language_model(weights)
-            raise
-    translator.model.to(found)
-    return translator
+        translator.model.to(find_device(device))
+        return translator
+    model = load_model(weights, device)
+    if isinstance(model, Translator):
+        return model
+    raise ValueError(
+        f'{weights} is a language model: "{PROGRAM} generate" continues a text with it'
+    )
 
 
 def load_generator(weights: Path, device: str = "cpu") -> TextGenerator:
@@ -48,38 +75,24 @@ def load_generator(weights: Path, device: str = "cpu") -> TextGenerator:
     Raises:
         ValueError: for what `TextGenerator.load` refuses, and for a translator.
     """
-    found = find_device(device)
-    try:
-        generator = TextGenerator.load(weights)
-    except ValueError:
-        if _is_readable(Translator, weights):
-            raise ValueError(
-                f'{weights} is a translator: "{PROGRAM} translate" translates with it'
-            ) from None
-        raise
-    generator.model.to(found)
-    return generator
+    model = load_model(weights, device, first=TextGenerator)
+    if isinstance(model, TextGenerator):
+        return model
+    raise ValueError(
+        f'{weights} is a translator: "{PROGRAM} translate" translates with it'
+    )
 
 
-def refuse_language_model(weights: Path) -> None:
-    """Say what a language model is for, where a translator is needed.
+def text_writer(translator: Translator) -> Callable[[str], str]:
+    """What makes a translation readable: it undoes the style of tokenised text.
 
     Raises:
-        ValueError: for the file or the run of a language model.
+        ImportError: where that needs sacremoses, which is not installed.
     """
-    if _is_readable(TextGenerator, weights):
-        raise ValueError(
-            f"{weights} is a language model: "
-            f'"{PROGRAM} generate" continues a text with it'
-        ) from None
-
-
-def _is_readable(kind: type[Translator | TextGenerator], weights: Path) -> bool:
-    try:
-        kind.load(weights)
-    except ValueError:
-        return False
-    return True
+    if getattr(translator.target_tokenizer, "text", "raw") != "tok":
+        return str
+    optional_import("sacremoses")  # better now than after an hour of translating
+    return partial(undo_moses_style, language=translator.languages[1])
 
 
 def explain_error(error: Exception, weights: Path | None = None) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 __all__ = [
     "BEAM_SIZE",
@@ -14,6 +15,7 @@ __all__ = [
     "FOLDER",
     "FOLDER_OR_FILE",
     "LENGTH_PENALTY",
+    "MAX_LENGTH",
     "PROGRAM",
     "RUN_OR_FILE",
     "SEED",
@@ -21,6 +23,7 @@ __all__ = [
     "Command",
     "count",
     "number",
+    "refuse_given",
     "settings",
 ]
 
@@ -85,6 +88,17 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
+def refuse_given(context: click.Context, reason: str, *names: str) -> None:
+    """Refuse options that were given where they mean nothing.
+
+    Raises:
+        ValueError: naming the first of them, and the reason.
+    """
+    for name in names:
+        if context.get_parameter_source(name) != ParameterSource.DEFAULT:
+            raise ValueError(f"--{name.replace('_', '-')} is {reason}")
+
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -125,6 +139,11 @@ LENGTH_PENALTY = click.option(
     type=number(0, 100),
     default=0.6,
     help="The higher, the longer the translations; for beams above 1.",
+)
+MAX_LENGTH = click.option(
+    "--max-length",
+    type=COUNT,
+    help="Tokens after which a translation is cut.  [default: what training needed]",
 )
 WEIGHTS = click.option(
     "--weights",

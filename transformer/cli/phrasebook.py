@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from transformer.cli.console import print_error, writing
+from transformer.cli.console import print_error, printable, writing
 from transformer.cli.options import FILE, SEED, Command, count
 from transformer.cli.progress import Progress
 from transformer.cli.resources import require_file
@@ -52,7 +52,8 @@ def train_phrasebook(out: Path, seed: int, sentences: int) -> None:
     share = exact_match(model, held_out)
     with writing(out):
         Translator(model, *phrasebook_tokenizers(), ("fr", "en")).save(out)
+    size = out.stat().st_size / 1e6
     print(
         f"{share:.1%} of {len(held_out):,} held-out sentences translated exactly; "
-        f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)"
+        + printable(f"wrote {out} ({size:.1f} MB)")
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from transformer.checks import optional_import
-from transformer.cli.console import writing
+from transformer.cli.console import printable, writing
 from transformer.cli.options import FILE, FOLDER, Command
 from transformer.cli.resources import require_file
 from transformer.training.run_folder import read_metrics
@@ -60,4 +60,4 @@ def plot(runs: tuple[Path, ...], out: Path) -> None:
         raise ValueError(f"cannot draw {out}: {error}") from None
     with writing(out):
         write_atomically(out, picture.getvalue())
-    print(f"wrote {out}")
+    print(printable(f"wrote {out}"))

@@ -21,6 +21,7 @@ from transformer.cli.options import (
     SEED,
     Command,
     number,
+    refuse_given,
     settings,
 )
 from transformer.cli.progress import Progress
@@ -163,10 +164,8 @@ def train(
     device = find_device(device)
     bf16 = made_for_bf16(device) if precision == "auto" else precision == "bf16"
     if task == "lm":
-        for name in ("source", "target", "text", "preset", "keep_epochs"):
-            if context.get_parameter_source(name) != click.core.ParameterSource.DEFAULT:
-                option = name.replace("_", "-")
-                raise ValueError(f"--{option} is for translators, not for --task lm")
+        names = "source", "target", "text", "preset", "keep_epochs"
+        refuse_given(context, "for translators, not for --task lm", *names)
         plan = choose(TEXT_PRESET, ["num_layers"], settings, bf16)
         train_on_texts(data, plan, out, device, save_every)
         return

@@ -1,9 +1,9 @@
 """The commands of a translator in use: translate, words."""
 
 import sys
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,17 +18,20 @@ from transformer.cli.models import (
     explain_error,
     load_translator,
     report_unknown_characters,
+    text_writer,
 )
 from transformer.cli.options import (
     BEAM_SIZE,
+    COUNT,
     DEVICE,
     FILE,
     LENGTH_PENALTY,
+    MAX_LENGTH,
     PROGRAM,
     WEIGHTS,
     Command,
 )
-from transformer.decoding.translator import Translator
+from transformer.decoding.translator import Translation, Translator
 from transformer.text.words import WordTokenizer
 
 __all__ = ["note_unquoted", "translate", "words"]
@@ -40,6 +43,9 @@ __all__ = ["note_unquoted", "translate", "words"]
 @click.option("--file", type=FILE, help="Read the sentences here, one a line.")
 @BEAM_SIZE
 @LENGTH_PENALTY
+@MAX_LENGTH
+@click.option("--n-best", type=COUNT, default=1, help="Translations of each sentence.")
+@click.option("--scores", is_flag=True, help="Print a score before each translation.")
 @DEVICE
 def translate(
     sentences: tuple[str, ...],
@@ -47,12 +53,19 @@ def translate(
     file: Path | None,
     beam_size: int,
     length_penalty: float,
+    max_length: int | None,
+    n_best: int,
+    scores: bool,
     device: str,
 ) -> int:
     """Translate sentences, a file, or standard input line by line.
 
     Each SENTENCE is one argument, in quotes. Without any, and without --file, standard
     input is read. Without --weights, French is translated into English.
+
+    With --n-best, each sentence has as many lines, the best first; where the search
+    finds fewer, the others stay blank. A score is the log-probability of a translation,
+    divided by a power of its length, and a tab follows it.
 
     Blank lines stay blank. A line that cannot be translated, because it is too long or
     has a word that the phrasebook does not know, is named on standard error and left
@@ -64,13 +77,22 @@ def translate(
     if file is None and not sentences and sys.stdin is None:
         raise ValueError("no sentence given, and standard input is closed")
     translator = load_translator(weights, device)
-    search = partial(
-        translator.translate, beam_size=beam_size, length_penalty=length_penalty
-    )
+    write = text_writer(translator)
+
+    def search(lines: list[str], errors: dict[int, ValueError]) -> list[str]:
+        """What to print for each line."""
+        options: Any = {"on_error": errors.__setitem__, "max_length": max_length}
+        if n_best == 1 and not scores:
+            found = translator.translate(lines, beam_size, length_penalty, **options)
+            return list(map(write, found))
+        beams = max(beam_size, n_best)
+        lists = translator.n_best(lines, beams, length_penalty, **options)
+        return [list_best(found, n_best, scores, write) for found in lists]
+
     if sentences:
         note_unquoted(sentences)
         errors: dict[int, ValueError] = {}
-        found = search(list(sentences), on_error=errors.__setitem__)
+        found = search(list(sentences), errors)
         for index, error in errors.items():
             where = f"sentence {index + 1}: " if len(sentences) > 1 else ""
             raise ValueError(f"{where}{explain_error(error, weights)}")
@@ -84,7 +106,7 @@ def translate(
     for lines in read_lines(file):
         errors = {}
         lines = [leave_out_long(*each, errors) for each in enumerate(lines)]
-        found = search(lines, on_error=errors.__setitem__)
+        found = search(lines, errors)
         for index, translation in enumerate(found):
             if index in errors:
                 where = "" if typed else f"{PROGRAM}: line {done + index + 1}: "
@@ -100,6 +122,17 @@ def translate(
         )
         done, failures = done + len(lines), failures + len(errors)
     return 1 if failures and not typed else 0
+
+
+def list_best(
+    found: list[Translation], n_best: int, scores: bool, write: Callable[[str], str]
+) -> str:
+    """The best translations, a line each, and blank lines where there are too few."""
+    lines = [
+        f"{each.score:.4f}\t{write(each.text)}" if scores else write(each.text)
+        for each in found[:n_best]
+    ]
+    return "\n".join(lines + [""] * (n_best - len(lines)))
 
 
 def note_unquoted(arguments: Iterable[str]) -> None:
