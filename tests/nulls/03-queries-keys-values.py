@@ -1,9 +1,9 @@
-# %% claim: As the temperature falls
+# %% claim: As the temperature falls, the result approaches the best match as fast as $e^{-g/T}$.
 # null: the temperature makes no difference
 lookup = soft_lookup
 soft_lookup = lambda query, keys, values, temperature: lookup(query, keys, values)
 
-# %% claim: As the temperature falls
+# %% claim: As the temperature falls, the result approaches the best match as fast as $e^{-g/T}$.
 # null: shares of the raw scores
 
 
@@ -12,24 +12,24 @@ def soft_lookup(query, keys, values, temperature):
     return weights, torch.tensordot(weights, values, dims=1)
 
 
-# %% claim: A small change of the query
+# %% claim: A small change of the query leaves the best match and moves the soft result.
 # null: the best match alone
 soft_lookup = lambda query, keys, values: (None, values[(keys @ query).argmax()])
 
-# %% claim: A small change of the query
+# %% claim: A small change of the query leaves the best match and moves the soft result.
 # null: another query
 count_words = count
 count = lambda text: 1000 * count_words(text)
 
-# %% claim: The repeated word wins
+# %% claim: The repeated word wins by dot product and loses by cosine.
 # null: cosines for both
 dots = cosines
 
-# %% claim: The repeated word wins
+# %% claim: The repeated word wins by dot product and loses by cosine.
 # null: dot products for both
 cosines = dots
 
-# %% claim: A query times c gives
+# %% claim: A query times c gives the weights of temperature 1/c.
 # null: cosines: a query's length makes no difference
 
 
@@ -38,47 +38,47 @@ def soft_lookup(query, keys, values, temperature=1.0):
     return (cosines / temperature).softmax(dim=0), None
 
 
-# %% claim: A query times c gives
+# %% claim: A query times c gives the weights of temperature 1/c.
 # null: dot products are held to the bound
 F.cosine_similarity = lambda keys, query, dim: keys @ query
 
-# %% claim: With random matrices the query
+# %% claim: The query of the third word depends on the third word alone.
 # null: the words are averaged before
 jacobian = torch.autograd.functional.jacobian
 torch.autograd.functional.jacobian = lambda function, x: jacobian(
     lambda words: function(words + words.mean(dim=0)), x
 )
 
-# %% claim: With random matrices the query
+# %% claim: The query of the third word depends on the third word alone.
 # null: each word is scored with itself alone
 jacobian = torch.autograd.functional.jacobian
 torch.autograd.functional.jacobian = lambda function, x: jacobian(
     lambda words: function(torch.where(torch.eye(5).bool()[2, :, None], words, 0.0)), x
 )
 
-# %% claim: The largest weight is on *visite*
+# %% claim: The largest weight of *l'Afrique* is on *visite*.
 # null: even weights
 w3 = torch.full((5,), 1 / 5)
 
-# %% claim: The largest weight is on *visite*
+# %% claim: The largest weight of *l'Afrique* is on *visite*.
 # null: all of the weight on *visite*
 A3 = V[1]
 
-# %% claim: The largest weight is on *visite*
+# %% claim: The largest weight of *l'Afrique* is on *visite*.
 # null: attention is blind to the scores
 W_K = torch.zeros_like(W_K)
 
-# %% claim: One embedding and equal weights
+# %% claim: One word in two sentences gets two vectors.
 # null: no attention: each word alone
 attend_to_others = attend
 attend = lambda x, q, k, v: (attend_to_others(x, q, k, v)[0], x @ v)
 
-# %% claim: One embedding and equal weights
+# %% claim: One word in two sentences gets two vectors.
 # null: keys that tell the two verbs apart
 W_K = W_K.clone()
 W_K[4, 1] = 1.0
 
-# %% claim: Loop and matrix product
+# %% claim: Loop and matrix product give the same weights and outputs.
 # null: the weights' rows for their columns
 attend_by_rows = attend
 
@@ -88,30 +88,30 @@ def attend(x, q, k, v):
     return weights, weights @ (x @ v)
 
 
-# %% claim: Loop and matrix product
+# %% claim: Loop and matrix product give the same weights and outputs.
 # null: the values are the words themselves, doubled
 attend_with_values = attend
 attend = lambda x, q, k, v: attend_with_values(x, q, k, 2 * v)
 
-# %% claim: *It* attends most
+# %% claim: *It* attends most to *pizza* and *oven*, and to both alike.
 # null: even weights
 with_itself = torch.full_like(with_itself, 1 / len(pizza))
 
-# %% claim: *It* attends most
+# %% claim: *It* attends most to *pizza* and *oven*, and to both alike.
 # null: a pronoun looks for its own kind
 asks = 3 * torch.eye(7)
 scores = (P @ asks) @ P.T
 with_itself = scores.softmax(dim=-1)
 
-# %% claim: Without itself, attention alone
+# %% claim: Without itself, attention alone turns *pizza* towards *oven*.
 # null: nothing is left out
 without = with_itself
 
-# %% claim: Without itself, attention alone
+# %% claim: Without itself, attention alone turns *pizza* towards *oven*.
 # null: it never attends to itself
 with_itself = without
 
-# %% claim: Ten times the values
+# %% claim: Ten times the values give ten times the outputs at equal weights.
 # null: values of one length
 attend_with_lengths = attend
 
@@ -121,50 +121,50 @@ def attend(x, q, k, v):
     return weights, weights @ F.normalize(x @ v, dim=-1)
 
 
-# %% claim: Ten times the values
+# %% claim: Ten times the values give ten times the outputs at equal weights.
 # null: *aime* has the value of *visite*
 sentences["aime"] = sentences["visite"]
 
-# %% claim: With all three matrices
+# %% claim: With all three matrices trained, more than 99% of the outputs are right.
 # null: no training
 results["QKV"] = start
 
-# %% claim: With all three matrices
+# %% claim: With all three matrices trained, more than 99% of the outputs are right.
 # null: W^V alone is enough
 results["V"] = results["QKV"]
 
-# %% claim: With all three matrices
+# %% claim: With all three matrices trained, more than 99% of the outputs are right.
 # null: W^Q and W^K alone are enough
 results["QK"] = results["QKV"]
 
-# %% claim: With all three matrices
+# %% claim: With all three matrices trained, more than 99% of the outputs are right.
 # null: the weights stay where they were
 mean_after = mean_before
 
-# %% claim: With all three matrices
+# %% claim: With all three matrices trained, more than 99% of the outputs are right.
 # null: right without a weight on *en*
 mean_after = torch.eye(5)[[4, 0, 1]]
 
-# %% claim: From zeros, the gradients
+# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly zero.
 # null: from small numbers
 torch.zeros_like = lambda matrix: torch.full_like(matrix, 0.01)
 
-# %% claim: From zeros, the gradients
+# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly zero.
 # null: nothing has a gradient
 output_loss = lambda ids, matrices: 0 * sum(matrix.sum() for matrix in matrices)
 
-# %% claim: The gradient of the row
+# %% claim: The gradient of the row is the weighted mean of the keys minus the target's key.
 # null: the target's key alone
 w3 = torch.zeros_like(w3)
 
-# %% claim: The gradient of the row
+# %% claim: The gradient of the row is the weighted mean of the keys minus the target's key.
 # null: no steps
 changed_query = W_Q
 
-# %% claim: Queries times an invertible
+# %% claim: Other matrices with the same product give the same scores.
 # null: keys turned like the queries
 torch.linalg.inv = lambda matrix: matrix.T
 
-# %% claim: Queries times an invertible
+# %% claim: Other matrices with the same product give the same scores.
 # null: one matrix for both from the start
 K = Q
