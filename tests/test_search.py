@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
+from transformer.decoder import DecoderLayer
 from transformer.decoding.beam import (
     Hypothesis,
     beam_search,
@@ -28,10 +30,11 @@ from transformer.decoding.search import (
     sample,
     top_p_filter,
 )
-from transformer.decoding.step import CachedDecoder, evaluating
-from transformer.decoding.support import packable_weights
+from transformer.decoding.step import CachedDecoder, UncachedDecoder, evaluating
+from transformer.decoding.support import packable
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
+from transformer.multi_head import MultiHeadAttention
 
 PAD, BOS, EOS = 0, 1, 2
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -247,7 +250,7 @@ def test_nothing_is_computed_twice(search):
     assert len(found) == 6
     assert encoded == source == [(1, 2)]
     rows = 4 if search is beam_search else 1  # but for the first token, one
-    assert new == [(1, 1)] + [(rows, 1)] * 5
+    assert new == [(1, 1)] * 2 + [(rows, 1)] * 5  # once for the shape of the store
 
 
 def test_a_candidate_that_was_cut_is_told_by_its_length():
@@ -393,42 +396,204 @@ def test_wrapped_models_are_searched():
         assert beam_search(each, [[3, 4]], 6) == expected
 
 
-def test_subclasses_are_searched_unless_they_decode_otherwise():
-    class Named(Transformer):
-        """Adds nothing to the decoder."""
+def test_a_wrapper_that_computes_something_itself_is_not_passed_over():
+    """FSDP keeps a part of each weight, and puts them together in its forward pass."""
+    shards = type("FullyShardedDataParallel", (nn.Module,), {"__module__": "torch.x"})
+    wrapped = shards()
+    wrapped.module = random_model()
+    with pytest.raises(ValueError, match="inside a FullyShardedDataParallel"):
+        greedy_search(wrapped, [[3]], 2)
 
-    class Cold(Transformer):
-        def decode(self, *arguments, **options):
-            return super().decode(*arguments, **options) / 2
 
-    config = random_model().config
-    assert greedy_search(Named(config), [[3]], 2) is not None
-    with pytest.raises(ValueError, match=r"the model, a Cold, has decode of its own"):
-        greedy_search(Cold(config), [[3]], 2)
+def test_what_is_no_transformer_is_refused():
     for wrong in (nn.Linear(2, 2), nn.Sequential()):
         with pytest.raises(ValueError, match=r"needs a Transformer .* got a (Lin|Seq)"):
             greedy_search(wrong, [[3]], 2)
 
 
-@pytest.mark.parametrize("part", ["", "decoder", "decoder.layers.1.self_attention"])
-def test_hooks_that_a_cached_step_would_pass_over_are_refused(part):
-    model = random_model()
-    hook = model.get_submodule(part).register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match=rf"{part}.* has hooks of its own"):
-        greedy_search(model, [[3]], 2)
-    hook.remove()
-    greedy_search(model, [[3]], 2)
+# Without a cache
 
 
-def test_hooks_that_come_later_or_are_everybodys_are_refused_too():
+@pytest.mark.plain  # checked shapes would make it slow
+def test_a_decoder_without_a_cache_finds_the_same():
+    rng = random.Random(3)
+    for seed in range(12):
+        model = random_model(seed, rng.choice([1, 4]), norm_first=seed % 2 == 0)
+        model.double().eval()
+        batch, longest = random_case(rng)
+        slow, how = UncachedDecoder(model), (longest, rng.randint(1, 6), 0.6)
+        assert greedy_search(slow, batch, longest) == greedy_search(
+            model, batch, longest
+        )
+        assert beam_search(slow, batch, *how) == beam_search(model, batch, *how)
+        drawn = [
+            sample(each, batch, longest, 1.3, 0.9, torch.Generator().manual_seed(seed))
+            for each in (slow, model)
+        ]
+        assert drawn[0] == drawn[1]
+
+
+class Cold(Transformer):
+    """Has a decode of its own."""
+
+    def decode(self, *arguments, **options):
+        return super().decode(*arguments, **options) / 2
+
+
+class Negated(Transformer):
+    """Has a forward of its own."""
+
+    def forward(self, *ids):
+        return -super().forward(*ids)
+
+
+class Backwards(nn.Module):
+    """Attends to nothing; it has no `attend`."""
+
+    def forward(self, query, key, value, mask=None):
+        return -query
+
+
+class Deaf(MultiHeadAttention):
+    """Its `attend` takes no positions, as before there were any to take."""
+
+    def attend(self, query, keys_values, mask=None):
+        return super().attend(-query, keys_values, mask)
+
+
+def cold(model):
+    model.__class__ = Cold
+
+
+def negated(model):
+    model.__class__ = Negated
+
+
+def patched(model):
+    layer = model.decoder.layers[0]
+    layer.forward = lambda *inputs: -DecoderLayer.forward(layer, *inputs)
+
+
+def hooked(model):
+    attention = model.decoder.layers[1].self_attention
+    attention.register_forward_hook(lambda _, __, output: -30 * output)
+
+
+def hooked_as_a_whole(model):
+    model.register_forward_hook(lambda _, __, logits: -logits)
+
+
+def backwards(model):
+    model.decoder.layers[1].cross_attention = Backwards()
+
+
+def deaf(model):
+    model.decoder.layers[0].self_attention.__class__ = Deaf
+
+
+def dropped(model):
+    model.position = nn.Dropout(0.1)
+
+
+NOT_CACHED = {
+    cold: "the model, a Cold, has decode of its own",
+    negated: "the model, a Negated, has forward of its own",
+    patched: r"decoder.layers.0, a DecoderLayer, has forward of its own",
+    hooked: r"decoder.layers.1.self_attention, a \w+, has hooks of its own",
+    hooked_as_a_whole: "the model, a Transformer, has hooks of its own",
+    backwards: r"layers.1.cross_attention must be .* MultiHeadAttention, got Backw",
+    deaf: r"layers.0.self_attention, a Deaf, takes no positions in keys_values",
+    dropped: "position is of the class Dropout, whose forward",
+}
+
+
+@pytest.mark.plain  # checked shapes would make it slow
+@pytest.mark.parametrize("change", NOT_CACHED)
+def test_what_a_cache_would_pass_over_is_decoded_without_one(change):
+    """And a warning says why, also where the change comes after the decoder."""
+    model = random_model(seed=4, sharp=4).double().eval()
+    fast, cached = FastDecoder(model), CachedDecoder(model)
+    change(model)
+    model.eval()
+    batch = [[3, 4, 5], [6], [9, 10, 3, 7]]
+    expected = [uncached_greedy(model, source, 8) for source in batch]
+    best = [uncached_n_best(model, source, 8, 3, 0.6)[0][0] for source in batch]
+    message = f"decoding without a cache: .*{NOT_CACHED[change]}"
+    for decoder in (model, FastDecoder(model)):
+        with pytest.warns(UserWarning, match=message):
+            assert greedy_search(decoder, batch, 8) == expected
+        with pytest.warns(UserWarning, match=message):
+            assert beam_search(decoder, batch, 8, 3) == best
+    if change in (hooked, hooked_as_a_whole):  # a hook is looked for at each search
+        with pytest.warns(UserWarning, match=message):
+            assert greedy_search(fast, batch, 8) == expected
+    with pytest.raises(ValueError, match=NOT_CACHED[change]):
+        greedy_search(cached, batch, 8)
+
+
+@pytest.mark.plain
+def test_a_translator_translates_while_its_operations_are_counted():
+    """FlopCounterMode has hooks on all modules."""
+    translator, french = Translator.phrasebook(), "Jane visite l'Afrique en septembre"
+    with (
+        FlopCounterMode(display=False) as counter,
+        pytest.warns(UserWarning, match="without a cache: there are hooks on all"),
+    ):
+        found = translator.translate([french, "Il a deux chats"], 2)
+    assert found == ["Jane visits Africa in September", "He has two cats"]
+    assert counter.get_total_flops() > 0
+    assert translator.translate(french) == found[0]  # with a cache again
+
+
+class ALiBi(MultiHeadAttention):
+    """Scores fall with the distance (Press et al. 2022): the recipe of a user."""
+
+    def attend(self, query, keys_values, mask=None, positions=None):
+        queries, (keys, values) = self._split(self.query_proj(query)), keys_values
+        if positions is None:
+            positions = torch.arange(query.size(1))[None]
+        distance = (positions[..., None] - torch.arange(keys.size(2))).abs()
+        slopes = 2.0 ** -torch.arange(1, self.num_heads + 1)
+        scores = queries @ keys.mT / keys.size(-1) ** 0.5
+        scores = scores - slopes[:, None, None] * distance[:, None]
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        heads = scores.softmax(dim=-1) @ values
+        return self.output_proj(heads.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.plain  # checked shapes would make it slow
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("part", ["self_attention", "cross_attention"])
+def test_attention_that_knows_positions_is_cached(part, turned):
+    model = random_model(seed=4, sharp=4).double().eval()
+    for layer in model.decoder.layers:
+        attention = GroupedQueryAttention(16, 4, 2, RotaryEmbedding(), bias=True)
+        setattr(layer, part, attention.double() if turned else getattr(layer, part))
+        if not turned:
+            getattr(layer, part).__class__ = ALiBi
+    source, how = [3, 4, 5], (8, 3, 0.6)
+    assert greedy_search(model, [source], 8) == [uncached_greedy(model, source, 8)]
+    assert n_best(model, [source], *how) == [uncached_n_best(model, source, *how)]
+
+
+@pytest.mark.parametrize("part", ["self_attention", "cross_attention"])
+def test_grouped_queries_are_cached_once_for_each_group(part):
+    for num_kv_heads in (1, 2):
+        model = random_model(seed=4, sharp=4).double().eval()
+        for layer in model.decoder.layers:
+            shared = GroupedQueryAttention(16, 4, num_kv_heads, bias=True).double()
+            setattr(layer, part, shared)
+        agreed = n_best(model, [[3, 4, 5]], 5, 2, 0.6)
+        assert agreed == [uncached_n_best(model, [3, 4, 5], 5, 2, 0.6)]
+        fast = FastDecoder(model)
+        kept = fast.prefill(torch.tensor([[3, 4, 5]]), 8, 3).past[0]
+        shape = (num_kv_heads, 8, 4) if part == "self_attention" else (2, 8, 8)
+        assert kept.keys.shape == kept.values.shape == (3, *shape)
+
+
+def test_hooks_on_all_modules_leave_nothing_to_a_cache():
     model = random_model()
-    decoder = CachedDecoder(model)
-    attention = model.decoder.layers[0].self_attention
-    hook = attention.register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match=r"self_attention.* has hooks of its own"):
-        greedy_search(decoder, [[3]], 2)
-    hook.remove()
-    greedy_search(decoder, [[3]], 2)
     for register in (
         nn.modules.module.register_module_forward_hook,
         nn.modules.module.register_module_forward_pre_hook,
@@ -436,32 +601,11 @@ def test_hooks_that_come_later_or_are_everybodys_are_refused_too():
         hook = register(lambda *_: None)
         try:
             with pytest.raises(ValueError, match="hooks on all modules"):
-                greedy_search(decoder, [[3]], 2)
-            assert not packable_weights(model)
+                CachedDecoder(model)
+            assert not packable(model)
         finally:
             hook.remove()
-    greedy_search(decoder, [[3]], 2)
-
-
-@pytest.mark.parametrize("part", ["self_attention", "cross_attention"])
-def test_grouped_queries_are_cached_and_turned_ones_refused(part):
-    """A step tells attention no positions: rotary ones would all be the first."""
-    source, how = [3, 4, 5], (5, 2, 0.6)
-    for num_kv_heads in (1, 2):
-        model = random_model(seed=4, sharp=4).double().eval()
-        for layer in model.decoder.layers:
-            shared = GroupedQueryAttention(16, 4, num_kv_heads, bias=True).double()
-            setattr(layer, part, shared)
-        assert n_best(model, [source], *how) == [uncached_n_best(model, source, *how)]
-        fast = FastDecoder(model)
-        kept = fast.prefill(torch.tensor([source]), 8, 3).past[0]
-        shape = (num_kv_heads, 8, 4) if part == "self_attention" else (2, 8, 8)
-        assert kept.keys.shape == kept.values.shape == (3, *shape)
-    turned = GroupedQueryAttention(16, 4, 4, RotaryEmbedding())
-    setattr(model.decoder.layers[1], part, turned.double())
-    for decoder in (model, fast):
-        with pytest.raises(ValueError, match=rf"layers\.1\.{part} .* positions"):
-            greedy_search(decoder, [source], 2)
+    CachedDecoder(model)
 
 
 class LowRank(nn.Linear):

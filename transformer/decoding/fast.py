@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from transformer.checks import require_ids
 from transformer.decoder import DecoderLayer
 from transformer.decoding.packed import PackedLinear
-from transformer.decoding.step import CachedDecoder, DecoderState, decoder_layers
-from transformer.decoding.support import packable_weights, unwrap
+from transformer.decoding.step import DecoderState, decoder_layers, plain_decoder
+from transformer.decoding.support import has_hooks, packable, unwrap
 from transformer.encoder import EncoderLayer, Residual
 from transformer.masks import padding_mask
 from transformer.model import Transformer
@@ -281,17 +281,18 @@ class FastDecoder:
 
     The weights are copied and packed once, when the decoder is made. After training, or
     any other change of the model, make a new one. What packed weights cannot follow
-    exactly is left to `CachedDecoder`: half precision and autocast, modules with hooks,
-    and those that are not the book's own (LoRA, quantisation, another activation). In
-    float32, logits may differ from the model's in their last bits.
+    exactly is left to the model's own modules, as `plain_decoder` calls them: half
+    precision and autocast, hooks, and parts that are not the package's own (LoRA,
+    quantisation, another activation). In float32, logits may differ from the model's in
+    their last bits.
 
     Raises:
-        ValueError: for what `CachedDecoder` refuses.
+        ValueError: for anything but a Transformer.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = CachedDecoder(unwrap(model, f"a {type(self).__name__}")).model
-        self.packed = PackedModel(self.model) if packable_weights(self.model) else None
+        self.model = unwrap(model, f"a {type(self).__name__}")
+        self.packed = PackedModel(self.model) if packable(self.model) else None
 
     def prefill(
         self,
@@ -300,10 +301,11 @@ class FastDecoder:
         beam_size: int = 1,
     ) -> DecoderState:
         """Encode the sources, once, with room for `beam_size` hypotheses of each."""
-        model = self.model
-        if self.packed is None or not packable_weights(model):
-            return CachedDecoder(model).prefill(source_ids, max_length, beam_size)
-        mask = padding_mask(source_ids, model.config.pad_id)
+        autocast = torch.is_autocast_enabled(source_ids.device.type)
+        if self.packed is None or autocast or has_hooks(self.model):
+            plain = plain_decoder(self.model)
+            return plain.prefill(source_ids, max_length, beam_size)
+        mask = padding_mask(source_ids, self.packed.config.pad_id)
         hidden = None if mask.all() else mask
         memory = self.packed.encode(source_ids, hidden)
         layers, _, sources, heads, _, d_k = memory.shape

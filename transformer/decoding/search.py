@@ -18,12 +18,12 @@ from transformer.checks import (
     require_positive,
 )
 from transformer.decoding.step import (
-    CachedDecoder,
     DecoderState,
     IncrementalDecoder,
     SearchConfig,
     SearchModel,
     evaluating,
+    plain_decoder,
 )
 from transformer.decoding.support import unwrap_for_search
 
@@ -46,10 +46,10 @@ Sources = Sequence[Sequence[int]] | Tensor
 
 
 def as_decoder(decoder: nn.Module | IncrementalDecoder) -> IncrementalDecoder:
-    """The decoder itself, or for a model the plain cached one; else a ValueError."""
+    """The decoder itself, or for a model the plain one; else a ValueError."""
     if isinstance(decoder, IncrementalDecoder):
         return decoder
-    return CachedDecoder(unwrap_for_search(decoder))
+    return plain_decoder(unwrap_for_search(decoder))
 
 
 def require_length(config: SearchConfig, max_length: int) -> None:

@@ -1,9 +1,10 @@
-"""Incremental decoding with a cache of keys and values.
+"""Incremental decoding, with a cache of keys and values or without one.
 
 Made from book/13-decoding.md: edit the chapter, not this file.
 """
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer.decoder import DecoderLayer
-from transformer.decoding.support import attention_class, require_cacheable, unwrap
+from transformer.decoding.support import require_cacheable, unwrap
 from transformer.masks import padding_mask
 from transformer.model import Transformer
-from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.multi_head import KeysValues
 
 __all__ = [
     "DecoderState",
@@ -29,6 +30,9 @@ __all__ = [
     "decoder_layers",
     "CachedState",
     "CachedDecoder",
+    "UncachedState",
+    "UncachedDecoder",
+    "plain_decoder",
     "evaluating",
 ]
 
@@ -119,15 +123,18 @@ def decoder_layer_step(
     source_mask: Bool[Tensor, "rows 1 1 source"],
 ) -> Float[Tensor, "rows 1 d_model"]:
     """A decoder layer at one new position: its residuals, with other closures."""
+    positions = torch.full((1, 1), position, device=x.device)
 
     def attend_to_past(x: Tensor) -> Tensor:
-        new = layer.self_attention.keys_values(x, x)
-        return layer.self_attention.attend(x, append(past, new, position))
+        new = layer.self_attention.keys_values(x, x, positions)
+        past_and_new = append(past, new, position)
+        return layer.self_attention.attend(x, past_and_new, None, positions)
+
+    def attend_to_memory(x: Tensor) -> Tensor:
+        return layer.cross_attention.attend(x, memory, source_mask, positions)
 
     x = layer.residuals[0](x, attend_to_past)
-    x = layer.residuals[1](
-        x, lambda x: layer.cross_attention.attend(x, memory, source_mask)
-    )
+    x = layer.residuals[1](x, attend_to_memory)
     return layer.residuals[2](x, layer.feed_forward)
 
 
@@ -204,15 +211,69 @@ class CachedDecoder:
         for layer in decoder_layers(model):
             keys, values = layer.cross_attention.keys_values(encoded, encoded)
             memory.append(KeysValues(keys, values))
-            own, rows = layer.self_attention, len(sources) * beam_size
-            if attention_class(own) is MultiHeadAttention:
-                d_k = encoded.size(-1) // own.num_heads
-                kept = KeysValues(*[keys.new_empty(1, own.num_heads, 1, d_k)] * 2)
-            else:  # of another class only its own keys and values tell the shapes
-                kept = own.keys_values(encoded[:1, :1], encoded[:1, :1])
-            room = (x.new_empty(rows, x.size(1), max_length, x.size(3)) for x in kept)
+            # The first position's keys and values, for their shapes alone.
+            first = layer.self_attention.keys_values(encoded[:1, :1], encoded[:1, :1])
+            rows = len(sources) * beam_size
+            room = (x.new_empty(rows, x.size(1), max_length, x.size(3)) for x in first)
             past.append(KeysValues(*room))
         return CachedState(model, memory, mask, past, sources)
+
+
+@dataclass
+class UncachedState:
+    """Unfinished targets without a cache: each step runs the whole model on them."""
+
+    model: Transformer
+    source_ids: Int[Tensor, "rows source"]
+    target_ids: Int[Tensor, "rows target"]
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row; the logits of the next."""
+        self.target_ids = torch.cat([self.target_ids, tokens[:, None]], dim=1)
+        logits: Tensor = self.model(self.source_ids, self.target_ids)
+        return logits[:, -1]
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Go on with these rows, in this order; one may come twice, or not at all."""
+        self.source_ids = self.source_ids[rows]
+        self.target_ids = self.target_ids[rows]
+
+
+class UncachedDecoder:
+    """Decoding without a cache: slow, and right whatever a model does in its forward.
+
+    Raises:
+        ValueError: for anything but a Transformer.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = unwrap(model, f"an {type(self).__name__}")
+
+    def prefill(
+        self,
+        source_ids: Int[Tensor, "sources length"],
+        max_length: int,
+        beam_size: int = 1,
+    ) -> UncachedState:
+        """Begin a target, still empty, for each source."""
+        none = source_ids.new_empty(len(source_ids), 0)
+        return UncachedState(self.model, source_ids, none)
+
+
+def plain_decoder(model: nn.Module) -> CachedDecoder | UncachedDecoder:
+    """The decoder that calls a model's own modules, with a cache if one can follow it.
+
+    If not, a warning names the part at which a cache would go wrong.
+
+    Raises:
+        ValueError: for anything but a Transformer.
+    """
+    inner = unwrap(model, "a search")
+    try:
+        return CachedDecoder(inner)
+    except ValueError as reason:
+        warnings.warn(f"decoding without a cache: {reason}", stacklevel=2)
+        return UncachedDecoder(inner)
 
 
 # The modules that were in training and are being evaluated: how often at once.

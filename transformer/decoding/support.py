@@ -1,34 +1,33 @@
-"""Which models incremental decoding can follow, and which with packed weights.
+"""Which models a cache can follow, and which of these packed weights can.
 
 Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 """
 
-import dataclasses
-import functools
 import inspect
-from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transformer.checks import with_article
 from transformer.decoder import Decoder, DecoderLayer
-from transformer.model import Transformer, TransformerConfig
+from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
-from transformer.weights.state import shapes_only
+from transformer.weights.classes import foreign_parts
 
 __all__ = [
     "unwrap",
     "unwrap_to",
     "unwrap_for_search",
+    "has_global_hooks",
+    "has_hooks",
+    "overridden",
     "attention_class",
     "require_followed",
+    "require_attention",
     "require_places",
-    "has_global_hooks",
-    "overridden",
     "require_cacheable",
-    "packable_weights",
+    "packable",
 ]
 
 
@@ -67,7 +66,7 @@ def unwrap_to(
             needed = " or ".join(with_article(each.__name__) for each in kinds)
             got = with_article(type(model).__name__) + _advice(kind, model, taker)
             raise ValueError(f"{taker} needs {needed}{other}, got {got}")
-        if not _is_known(wrapper):
+        if not _is_transparent(wrapper):
             raise ValueError(
                 f"the model is inside a {type(wrapper).__name__}, whose own forward "
                 "pass this would pass over: give the model that is inside"
@@ -109,15 +108,31 @@ def _advice(kind: Any, model: object, taker: str) -> str:
     return f": {trainer} trains one" if trains else ""
 
 
-def _is_known(module: object) -> bool:
-    """Whether a class is PyTorch's or the book's: it computes what we know."""
-    return type(module).__module__.partition(".")[0] in ("torch", "transformer")
+_TRANSPARENT = {
+    "AveragedModel",
+    "DataParallel",
+    "DistributedDataParallel",
+    "OptimizedModule",  # what torch.compile makes
+}
+
+
+def _is_transparent(wrapper: object) -> bool:
+    """Whether a wrapper only passes on what it is given; FSDP puts weights together."""
+    kind = type(wrapper)
+    return kind.__module__.startswith("torch.") and kind.__name__ in _TRANSPARENT
 
 
 def has_global_hooks() -> bool:
     """Whether PyTorch calls hooks of somebody's at every module's forward pass."""
     known = nn.modules.module
     return bool(known._global_forward_hooks or known._global_forward_pre_hooks)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether hooks are called at the forward pass of a module or of its parts."""
+    return has_global_hooks() or any(
+        part._forward_hooks or part._forward_pre_hooks for part in module.modules()
+    )
 
 
 def overridden(module: nn.Module, method: str, *others: str) -> str | None:
@@ -141,12 +156,6 @@ def attention_class(attention: nn.Module) -> type[nn.Module]:
     return next(of_its_own, MultiHeadAttention)
 
 
-_HOOKS_ELSEWHERE = (
-    "remove them while it decodes, or put them on the linear maps, norms or "
-    "feed-forward layers inside"
-)
-
-
 def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> None:
     """Refuse a module whose forward pass a decoder that takes it apart would not do.
 
@@ -155,18 +164,12 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
             forward pass or hooks of its own; for hooks on all modules.
     """
     if has_global_hooks():
-        raise ValueError(
-            "there are hooks on all modules, some of which cached decoding passes "
-            f"over: {_HOOKS_ELSEWHERE}"
-        )
+        raise ValueError("there are hooks on all modules")
     inner = getattr(module, "_orig_mod", module)
     kind = type(inner).__name__
     if not isinstance(inner, known):
-        raise ValueError(
-            f"{name} must be of the class {known.__name__}, got {kind}, which cached "
-            "decoding would pass over"
-        )
-    changed = [
+        raise ValueError(f"{name} must be of the class {known.__name__}, got {kind}")
+    own = [
         method
         for method in ("forward", "decode")
         if method in vars(inner)
@@ -174,39 +177,28 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
     ]
     for each in (module, inner):
         if each._forward_hooks or each._forward_pre_hooks:
-            changed.append("hooks")
-    if changed:
-        way = f": {_HOOKS_ELSEWHERE}" if changed[0] == "hooks" else ""
-        raise ValueError(
-            f"{name}, {with_article(kind)}, has {changed[0]} of its own, which cached "
-            f"decoding would pass over{way}"
-        )
+            own.append("hooks")
+    if own:
+        raise ValueError(f"{name}, {with_article(kind)}, has {own[0]} of its own")
 
 
-def require_cacheable(model: Transformer) -> None:
-    """Refuse a decoder with a forward pass of its own, which no cache can follow.
-
-    Embeddings, linear maps, norms and feed-forward layers are called as they are:
-    those may be replaced, and have hooks.
+def require_attention(name: str, attention: nn.Module) -> None:
+    """Refuse attention that is not its `attend` over its `keys_values`.
 
     Raises:
-        ValueError: for what `require_followed` refuses, positions that cannot be
-            added to one token alone, and attention that turns queries and keys.
+        ValueError: naming the layer, for what `require_followed` refuses, or for
+            methods that cannot be told positions.
     """
-    require_followed("the model", model, Transformer)
-    require_followed("decoder", model.decoder, Decoder)
-    for number, layer in enumerate(model.decoder.layers):
-        name = f"decoder.layers.{number}"
-        require_followed(name, layer, DecoderLayer)
-        for part in ("self_attention", "cross_attention"):
-            attention = getattr(layer, part)
-            require_followed(f"{name}.{part}", attention, attention_class(attention))
-            if getattr(attention, "rotary", None) is not None:
-                raise ValueError(
-                    f"{name}.{part} turns queries and keys by their positions, which "
-                    "cached decoding of a Transformer does not tell it"
-                )
-    require_places(model.position)
+    require_followed(name, attention, attention_class(attention))
+    inner: Any = getattr(attention, "_orig_mod", attention)
+    try:
+        inspect.signature(inner.keys_values).bind(None, None, None)
+        inspect.signature(inner.attend).bind(None, None, None, None)
+    except TypeError:
+        raise ValueError(
+            f"{name}, {with_article(type(inner).__name__)}, takes no positions in "
+            "keys_values or attend"
+        ) from None
 
 
 def require_places(position: nn.Module) -> None:
@@ -220,99 +212,38 @@ def require_places(position: nn.Module) -> None:
     except TypeError:
         raise ValueError(
             f"position is of the class {type(position).__name__}, whose forward cannot "
-            "be called as (x, start): cached decoding adds one position at a time"
+            "be called as (x, start)"
         ) from None
 
 
-_WHOLE = {"encode", "decode", "forward"}
-_WEIGHTED = (nn.Linear, nn.Embedding, nn.LayerNorm)
-_ATTENTION = {name for name in vars(MultiHeadAttention) if not name.startswith("__")}
+def require_cacheable(model: Transformer) -> None:
+    """Refuse a decoder with a forward pass of its own, which no cache can follow.
 
+    Embeddings, linear layers, norms and feed-forward layers are called as they are:
+    those may be replaced, and have hooks.
 
-def packable_weights(model: Transformer) -> list[nn.Parameter]:
-    """All weights but the source embedding's, if packed ones compute the same.
-
-    Empty otherwise: in half precision or under autocast, where rounding depends on the
-    order of operations; with hooks, an `encode` of its own, other modules than the
-    book's (LoRA, quantisation), another number of heads somewhere, or weights that are
-    missing or no plain tensors.
+    Raises:
+        ValueError: for what `require_followed`, `require_attention` and
+            `require_places` refuse.
     """
-    if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        return []
-    if has_global_hooks():
-        return []
-    if type(model).encode is not Transformer.encode or vars(model).keys() & _WHOLE:
-        return []
-    if model._forward_hooks or model._forward_pre_hooks:
-        return []
-    weights: list[nn.Parameter] = []
-    heads, output, known = model.config.num_heads, model.output, _known_places()
-    for owner, place, module in _placed(model):
-        own = module.__dict__
-        if (owner, place, _kind(module)) not in known:
-            return []
-        if "forward" in own or module._forward_hooks or module._forward_pre_hooks:
-            return []
-        if isinstance(module, MultiHeadAttention) and own.keys() & _ATTENTION:
-            return []
-        if own.get("num_heads", heads) != heads:
-            return []
-        if own.get("max_norm") is not None:  # an embedding that shortens its rows
-            return []
-        if isinstance(module, _WEIGHTED) and (
-            "weight" not in module._parameters  # but a buffer, or made anew
-            or {"weight", "bias"} & (own.keys() | module._buffers.keys())
-        ):
-            return []
-        for name, weight in module._parameters.items():
-            if module is output and name == "bias":
-                plain = weight is None
-            else:
-                plain = type(weight) is nn.Parameter
-            if not plain:
-                return []
-            if weight is not None:
-                weights.append(weight)
-    exact = {weight.dtype for weight in weights} in ({torch.float32}, {torch.float64})
-    return weights if exact else []
+    require_followed("the model", model, Transformer)
+    require_followed("decoder", model.decoder, Decoder)
+    for number, layer in enumerate(model.decoder.layers):
+        name = f"decoder.layers.{number}"
+        require_followed(name, layer, DecoderLayer)
+        for part in ("self_attention", "cross_attention"):
+            require_attention(f"{name}.{part}", getattr(layer, part))
+    require_places(model.position)
 
 
-def _placed(model: Transformer) -> Iterator[tuple[type, str, nn.Module]]:
-    """Each module but the source embedding, with its owner's type and its name there.
+def packable(model: Transformer) -> bool:
+    """Whether packed weights compute what the modules of a model compute.
 
-    What a list holds has the place of the list.
+    They do not with hooks, parts that are not the package's own (LoRA, quantisation) or
+    weights that are no plain tensors. In half precision rounding depends on the order
+    of operations, so that even a token may change.
     """
-    parts: list[tuple[type, str, nn.Module]] = [
-        (Transformer, name, getattr(model, name))
-        for name in ("encoder", "target_embedding", "position", "decoder", "output")
-    ]
-    for owner, name, module in parts:  # which grows: a module's parts come behind it
-        yield owner, name, module
-        in_list = type(module) is nn.ModuleList
-        for part, inside in module._modules.items():
-            place = (owner, name) if in_list else (type(module), part)
-            parts.append((*place, cast("nn.Module", inside)))
-
-
-def _kind(module: nn.Module) -> type:
-    """The module's type; dropout is PyTorch's or the book's.
-
-    Another may drop in evaluation mode, too.
-    """
-    if isinstance(module, nn.Dropout) and _is_known(module):
-        return nn.Dropout
-    return type(module)
-
-
-@functools.cache
-def _known_places() -> set[tuple[type, str, type]]:
-    """Which module stands where in the book's own models."""
-    layers: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    small = TransformerConfig(4, 4, d_model=2, num_heads=1, d_ff=2, **layers)
-    found = set()
-    with shapes_only():
-        for norm_first in (False, True):
-            config = dataclasses.replace(small, norm_first=norm_first)
-            for owner, name, module in _placed(Transformer(config)):
-                found.add((owner, name, _kind(module)))
-    return found
+    tensors = [*model.parameters(), *model.buffers()]
+    plain = all(type(each) in (nn.Parameter, Tensor) for each in tensors)
+    exact = {each.dtype for each in tensors} in ({torch.float32}, {torch.float64})
+    return plain and exact and not has_hooks(model) and not foreign_parts(model)

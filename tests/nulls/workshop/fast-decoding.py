@@ -30,9 +30,8 @@ reorders = {(name, at): reorders["plain", at] for name, at in reorders}
 
 # %% claim: A hook on a linear map
 # null: packed whatever the modules are
-FastDecoder.prefill.__globals__["packable_weights"] = lambda model: [
-    model.output.weight
-]
+packable = lambda model: True
+has_hooks = lambda model: False
 
 # %% claim: A hook on a linear map
 # null: nothing is packed, so that nothing would have been passed over
