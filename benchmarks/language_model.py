@@ -27,7 +27,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from race import begun, keep, made_here  # noqa: E402
 
 from bookkit.texts import alice  # noqa: E402
-from transformer.beyond.gpt2 import from_gpt2, to_gpt2  # noqa: E402
 from transformer.beyond.language_model import (  # noqa: E402
     LanguageModel,
     LanguageModelConfig,
@@ -36,6 +35,7 @@ from transformer.beyond.language_model import (  # noqa: E402
 from transformer.beyond.ngrams import NGramModel  # noqa: E402
 from transformer.beyond.plain_text import context_losses, train_on_text  # noqa: E402
 from transformer.decoding.search import greedy_search  # noqa: E402
+from transformer.pretrained.gpt2 import from_gpt2, to_gpt2  # noqa: E402
 from transformer.text.multi30k import read_pairs  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "language_model.json"
@@ -141,7 +141,7 @@ def gpt2(sizes: dict) -> dict:
     torch.manual_seed(0)
     config = transformers.GPT2Config(**sizes, initializer_range=0.06)
     theirs = transformers.GPT2LMHeadModel(config).eval()
-    ours = from_gpt2(theirs.state_dict(), config.n_head)
+    ours = from_gpt2(theirs.state_dict(), config)
     ids = torch.randint(config.vocab_size, (2, 64))
     with torch.no_grad():
         logits = theirs(ids).logits

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from bookkit.texts import alice
 from transformer import LlamaConfig, Transformer, TransformerConfig
-from transformer.beyond.gpt2 import GPT2, LearnedPositions, from_gpt2, to_gpt2
+from transformer.beyond.gpt2 import GPT2, LearnedPositions
 from transformer.beyond.language_model import (
     LanguageModel,
     LanguageModelConfig,
@@ -26,6 +26,7 @@ from transformer.decoding.beam import beam_search
 from transformer.decoding.search import greedy_search, sample
 from transformer.multi_head import MultiHeadAttention
 from transformer.positional import PositionalEncoding
+from transformer.pretrained.gpt2 import from_gpt2, to_gpt2
 from transformer.text.subwords import SubwordTokenizer
 from transformer.weights import files
 from transformer.weights.files import read_checkpoint, write_checkpoint
@@ -75,7 +76,7 @@ def test_gpt2_of_transformers_is_ours(sizes) -> None:
         if "ln_" in name or name.endswith("bias"):
             nn.init.normal_(weight, mean=float("ln_" in name), std=0.3)
     state, size = other.state_dict(), other.config
-    ours = from_gpt2(state, size.n_head)
+    ours = from_gpt2(state, size)
     ids = torch.randint(size.vocab_size, (3, 9))
     with torch.no_grad():
         expected = other(ids).logits
@@ -104,7 +105,7 @@ def test_gpt2_in_double_precision_to_twelve_digits() -> None:
     other = theirs().double()
     ids = torch.randint(40, (2, 20))
     with torch.no_grad():
-        found = from_gpt2(other.state_dict(), 4)(ids)
+        found = from_gpt2(other.state_dict(), other.config)(ids)
         torch.testing.assert_close(found, other(ids).logits, atol=1e-12, rtol=1e-12)
 
 
@@ -115,12 +116,16 @@ def test_gpt2_weights_of_a_file_have_no_prefix_and_may_have_masks() -> None:
     state["h.0.attn.bias"] = torch.ones(1, 1, 32, 32)
     state["h.0.attn.masked_bias"] = torch.tensor(-1e4)
     ids = torch.randint(40, (1, 5))
-    assert from_gpt2(state, 4)(ids).equal(from_gpt2(other.state_dict(), 4)(ids))
+    found, whole = (
+        from_gpt2(each, other.config) for each in (state, other.state_dict())
+    )
+    assert found(ids).equal(whole(ids))
 
 
 def test_gpt2_weights_are_copied_and_one_table_stays_one() -> None:
-    state = theirs().state_dict()
-    ours = from_gpt2(state, 4, eos_id=3)
+    other = theirs(eos_token_id=3)
+    state = other.state_dict()
+    ours = from_gpt2(state, other.config)
     assert ours.config == LanguageModelConfig(40, 16, 4, 2, 64, max_length=32, eos_id=3)
     assert not ours.training
     assert ours.output.weight is ours.embedding.weight
@@ -478,40 +483,6 @@ def test_sizes_that_are_refused(fields, message) -> None:
 def test_bad_input(action, message) -> None:
     with pytest.raises(ValueError, match=message):
         action(small())
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda state: state.pop("transformer.wte.weight"), "no matrix wte.weight"),
-        (
-            lambda state: state.pop("transformer.h.1.ln_1.bias"),
-            "Missing key",
-        ),
-        (lambda state: state.update(more=torch.ones(1)), "Unexpected key"),
-        (
-            lambda state: state.update({"lm_head.weight": torch.ones(40, 16)}),
-            "lm_head.weight is not wte.weight",
-        ),
-        (
-            lambda state: state.update(
-                {"transformer.h.0.mlp.c_proj.weight": torch.ones(3, 3)}
-            ),
-            "size mismatch",
-        ),
-        (lambda state: state.clear(), "no matrix wte.weight"),
-    ],
-)
-def test_gpt2_weights_that_are_refused(spoil, message) -> None:
-    state = theirs().state_dict()
-    spoil(state)
-    with pytest.raises(ValueError, match=message):
-        from_gpt2(state, 4)
-
-
-def test_gpt2_heads_must_divide_its_width() -> None:
-    with pytest.raises(ValueError, match="num_heads must divide d_model, got 3 and 16"):
-        from_gpt2(theirs().state_dict(), 3)
 
 
 def test_an_encoder_of_another_kind_is_named() -> None:

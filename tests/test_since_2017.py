@@ -11,12 +11,7 @@ from torch import nn
 
 from transformer import greedy_search
 from transformer.beyond.language_model import LanguageModelConfig, PromptDecoder
-from transformer.beyond.llama import (
-    Llama,
-    LlamaConfig,
-    from_llama,
-    to_llama,
-)
+from transformer.beyond.llama import Llama, LlamaConfig
 from transformer.beyond.modern import (
     PARTS,
     GroupedQueryAttention,
@@ -27,6 +22,7 @@ from transformer.beyond.modern import (
 )
 from transformer.masks import causal_mask
 from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.pretrained.llama import from_llama, to_llama
 
 SMALL = LlamaConfig(
     vocab_size=50,
@@ -54,6 +50,7 @@ def theirs(kv_heads=2, tied=False, base=10_000.0, seed=0):
         tie_word_embeddings=tied,
         rope_parameters={"rope_type": "default", "rope_theta": base},
         rms_norm_eps=1e-6,
+        eos_token_id=None,
     )
     model = transformers.LlamaForCausalLM(config)
     for weight in model.parameters():  # gains too, which are all 1 at first
@@ -137,7 +134,7 @@ def test_groups_share_their_keys_and_values(sets):
 def test_a_llama_is_that_of_transformers(kv_heads, tied):
     other = theirs(kv_heads, tied, base=500.0).double()
     state = other.state_dict()
-    ours = from_llama(state, num_heads=4, rope_base=500.0)
+    ours = from_llama(state, other.config)
     assert ours.config.num_kv_heads == kv_heads
     assert ours.config.tie_embeddings == tied
     ids = torch.randint(50, (3, 33))
@@ -152,7 +149,7 @@ def test_a_llama_is_that_of_transformers(kv_heads, tied):
 
 def test_generation_is_theirs_from_prompts_of_unequal_length():
     other = theirs(seed=3)
-    ours = from_llama(other.state_dict(), num_heads=4)
+    ours = from_llama(other.state_dict(), other.config)
     prompts = [[3, 1, 4, 1, 5, 9], [2, 7], [1]]
     found = greedy_search(PromptDecoder(ours), prompts, 12)
     for prompt, continued in zip(prompts, found, strict=True):
@@ -169,9 +166,10 @@ def test_generation_is_theirs_from_prompts_of_unequal_length():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_weights_may_have_any_one_dtype(dtype):
-    state = {name: weight.to(dtype) for name, weight in theirs().state_dict().items()}
+    other = theirs()
+    state = {name: weight.to(dtype) for name, weight in other.state_dict().items()}
     state["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)  # old files
-    logits = from_llama(state, num_heads=4)(torch.tensor([[1, 2, 3]]))
+    logits = from_llama(state, other.config)(torch.tensor([[1, 2, 3]]))
     assert logits.dtype == dtype
 
 
@@ -267,11 +265,6 @@ def test_a_hook_that_decoding_would_pass_over_is_refused() -> None:
     assert len(greedy_search(decoder, ids, 3)[0]) == 3
 
 
-def weights():
-    """Under the names of `transformers`, without a second for its import."""
-    return to_llama(Llama(SMALL))
-
-
 @pytest.mark.plain
 @pytest.mark.parametrize(
     ("make", "said"),
@@ -326,47 +319,12 @@ def weights():
             lambda: exchange_parts(LanguageModelConfig(9, 36, 4), ["rotary"]),
             "d_k must be even, to make pairs, got 9",
         ),
-        *(
-            (
-                lambda name=name: from_llama(
-                    {**weights(), name: weights()[name].half()},
-                    num_heads=4,
-                ),
-                f"{name} is torch.float16 beside torch.float32, expected one dtype",
-            )
-            for name in ("lm_head.weight", "model.norm.weight")
-        ),
-        (
-            lambda: from_llama(
-                {
-                    **weights(),
-                    "model.layers.0.self_attn.q_proj.weight": torch.ones(48, 64),
-                },
-                num_heads=4,
-            ),
-            "a head_dim of its own is not ours: queries have 48 numbers",
-        ),
-        (
-            lambda: from_llama({}, 4),
-            "not the weights of a Llama: no matrix model.embed",
-        ),
-        (
-            lambda: from_llama(
-                {**weights(), "model.layers.0.self_attn.q_norm.weight": x},
-                num_heads=4,
-            ),
-            "q_norm",
-        ),
-        (lambda: from_llama(weights(), 5), "num_heads must divide d_model"),
         (lambda: to_llama(nn.Linear(1, 1)), "to_llama needs a Llama, got a Linear"),
     ],
 )
 def test_bad_input_is_named(make, said):
     with pytest.raises(ValueError, match=said):
         make()
-
-
-x = torch.zeros(8)
 
 
 def test_grouped_attention_refuses_and_takes_what_multi_head_attention_does() -> None:
@@ -382,5 +340,12 @@ def test_grouped_attention_refuses_and_takes_what_multi_head_attention_does() ->
 
 
 def test_a_llama_needs_no_more_than_a_vocabulary() -> None:
-    config = LlamaConfig(50)
-    assert (config.dropout, config.num_kv_heads) == (0.0, config.num_heads)
+    assert LlamaConfig(50).dropout == 0.0
+
+
+def test_without_a_number_every_head_has_keys_and_values_of_its_own(tmp_path) -> None:
+    model = Llama(LlamaConfig(50, d_model=32, num_heads=4, num_layers=1, d_ff=8))
+    attention = model.encoder.layers[0].self_attention
+    assert attention.key_proj.weight.shape == (32, 32)
+    model.save(tmp_path / "llama")
+    assert Llama.load(tmp_path / "llama").config == model.config

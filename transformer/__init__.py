@@ -5,13 +5,13 @@ be imported from here: `from transformer import Transformer, TransformerConfig`.
 """
 
 from transformer.attention import attention_weights, scaled_dot_product_attention
-from transformer.beyond.gpt2 import from_gpt2
+from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import (
     LanguageModel,
     LanguageModelConfig,
     PromptDecoder,
 )
-from transformer.beyond.llama import Llama, LlamaConfig, from_llama
+from transformer.beyond.llama import Llama, LlamaConfig
 from transformer.beyond.text_generator import TextGenerator
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.decoding.beam import beam_search, n_best
@@ -37,6 +37,8 @@ from transformer.phrasebook.grammar import (
     sample_pairs,
 )
 from transformer.positional import PositionalEncoding, sinusoids
+from transformer.pretrained.gpt2 import from_gpt2
+from transformer.pretrained.llama import from_llama
 from transformer.pretrained.torch import from_torch, to_torch
 from transformer.text.batches import Batch, batches_by_tokens, make_batch, pad
 from transformer.text.multi30k import fetch_multi30k, read_pairs
@@ -62,6 +64,7 @@ from transformer.training.trainer import PRESETS, TranslationDataset, train_tran
 __version__ = "0.1.0"
 
 __all__ = [
+    "GPT2",
     "PRESETS",
     "AttentionMaps",
     "Batch",

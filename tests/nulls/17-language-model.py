@@ -229,12 +229,14 @@ model.forward = lambda ids: (
 
 # %% claim: With the same weights, the logits
 # null: other weights
-ours = from_gpt2(transformers.GPT2LMHeadModel(theirs.config).state_dict(), 4)
+ours = from_gpt2(
+    transformers.GPT2LMHeadModel(theirs.config).state_dict(), theirs.config
+)
 difference = (ours(ids) - theirs(ids).logits).abs().max()
 
 # %% claim: With the same weights, the logits
 # null: another number of heads
-ours = from_gpt2(theirs.state_dict(), num_heads=2)
+ours = from_gpt2(theirs.state_dict(), theirs.config.to_dict() | {"n_head": 2})
 difference = (ours(ids) - theirs(ids).logits).abs().max()
 
 # %% claim: With the same weights, the logits

@@ -72,7 +72,9 @@ measured = lambda name, rate, what, m=measured: m("", rate, what)
 
 # %% claim: Logits agree to within
 # null: another base of the rotation
-llama = from_llama(theirs.state_dict(), num_heads=8, rope_base=100.0)
+other = theirs.config.to_dict()
+other["rope_parameters"] = {"rope_type": "default", "rope_theta": 100.0}
+llama = from_llama(theirs.state_dict(), other)
 with torch.no_grad():
     difference = (llama(ids) - theirs(ids).logits).abs().max().item()
 

@@ -179,10 +179,7 @@ class GroupedQueryAttention(nn.Module):
         queries = self._turn(self._split(self.query_proj(query)), None)
         keys = self._turn(self._split(self.key_proj(key)), None)
         shared = self.num_heads // keys.size(-3)  # by so many query heads
-        keys = keys.repeat_interleave(shared, -3)
-        exact = torch.promote_types(query.dtype, torch.float32)  # float16 may overflow
-        weights = attention_weights(queries.to(exact), keys.to(exact), mask)
-        return weights.to(query.dtype)
+        return attention_weights(queries, keys.repeat_interleave(shared, -3), mask)
 
     def _split(
         self, x: Float[Tensor, "batch length columns"]
