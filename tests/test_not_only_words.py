@@ -323,3 +323,16 @@ def test_a_forecast_surer_than_a_number_can_say_has_a_loss(log_std) -> None:
     loss.backward()
     assert loss.isfinite()
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("log_std", [-110.0, 11.5, 110.0])
+def test_in_half_precision_a_deviation_is_neither_zero_nor_infinite(log_std) -> None:
+    model = Forecaster(4, 3, 8, 2, 16, 1)
+    with torch.no_grad():
+        model.output.weight.zero_()
+        model.output.bias[3:] = log_std
+    for dtype in (torch.float16, torch.bfloat16):
+        std = model.to(dtype)(torch.randn(2, 8).to(dtype)).std
+        assert std.dtype == dtype
+        assert std.isfinite().all()
+        assert (std > 0).all()

@@ -3,6 +3,7 @@
 Made from book/18-not-only-words.md: edit the chapter, not this file.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -99,7 +100,9 @@ class Forecaster(nn.Module):
         x = self.position(self.embedding(patches))  # (batch, patches, d_model)
         last = self.encoder(x)[:, -1]  # has attended to every other
         mean, log_std = self.output(last).chunk(2, dim=-1)
-        return Forecast(mean, log_std.clamp(-15, 15).exp())  # neither 0 nor infinite
+        # Neither 0 nor infinite, in float16 either, whose numbers end at 65,504.
+        largest = min(15.0, math.log(torch.finfo(log_std.dtype).max) - 0.1)
+        return Forecast(mean, log_std.clamp(-15.0, largest).exp())
 
 
 class ScaledByWindow(nn.Module):
