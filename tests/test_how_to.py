@@ -48,7 +48,9 @@ def test_onnx_gives_the_logits_of_the_model_for_other_shapes() -> None:
         exec(cell, names)
     one = names["source_ids"], names["target_ids"]
     other = names["three"], names["begun"]
-    for source, target in (one, other):
+    nothing = other[0].clone()
+    nothing[1] = names["model"].config.pad_id  # a sentence of padding alone
+    for source, target in (one, other, (nothing, other[1])):
         inputs = {"source": source.numpy(), "target": target.numpy()}
         (logits,) = names["session"].run(["logits"], inputs)
         if source is one[0]:
