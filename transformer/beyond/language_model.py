@@ -3,12 +3,15 @@
 Made from book/17-language-model.md: edit the chapter, not this file.
 """
 
+import inspect
+import warnings
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transformer.checks import (
     require_bool,
@@ -27,7 +30,7 @@ from transformer.decoding.support import (
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer
 from transformer.masks import causal_mask
-from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.multi_head import KeysValues
 from transformer.positional import PositionalEncoding
 from transformer.weights.classes import register_model
 from transformer.weights.saved_model import SavedModel
@@ -37,17 +40,18 @@ __all__ = [
     "LanguageModel",
     "append_tokens",
     "PromptState",
+    "UncachedPromptState",
     "PromptDecoder",
 ]
 
 
 @dataclass(frozen=True)
 class LanguageModelConfig:
-    """Language model configuration: its sizes; the defaults are those of GPT-2 small.
+    """Language model configuration: the sizes of a model, by default of GPT-2 small.
 
     `eos_id` is the id that ends a text, if one does. The searches of chapter 13 also
-    want ids for padding and for where the prompt ends: they are given the two numbers
-    behind the vocabulary, which the model never reads and never generates.
+    want an id for padding and one for where the prompt ends. They get the two numbers
+    after the vocabulary, which the model never reads and never generates.
 
     Raises:
         ValueError: naming the first field that no model could be built from.
@@ -105,8 +109,8 @@ class LanguageModelConfig:
 class LanguageModel(SavedModel):
     """Decoder-only language model: an encoder stack under a causal mask.
 
-    From token ids, (batch, length), to a score for every token that could follow each
-    of them. Padding on the right changes nothing before it.
+    It takes token ids, (batch, length), and gives logits for the token after each of
+    them, (batch, length, vocabulary). Padding on the right changes nothing before it.
 
     Raises:
         ValueError: for token ids outside the vocabulary, of the wrong dtype, empty, or
@@ -151,25 +155,23 @@ def append_tokens(
     x: Float[Tensor, "rows new d_model"],
     past: KeysValues,
     positions: Int[Tensor, "rows new"],
+    mask: Bool[Tensor, "rows 1 new filled"],
 ) -> Float[Tensor, "rows new d_model"]:
     """An encoder layer at new positions, over the keys and values of earlier ones.
 
-    Writes the new keys and values into `past`, (rows, heads, room, d_k). Each position
-    attends to those up to its own, so that a whole prompt can come at once. Attention
-    that turns queries and keys (chapter 19) is told the positions.
+    It writes the new keys and values into `past`, whose tensors are (rows, heads, room,
+    d_k), and attends to those of the filled places that `mask` allows. Several tokens
+    of a row may come at once, so that a prompt is read in one pass.
     """
-    rows, end = torch.arange(len(x), device=x.device)[:, None], int(positions.max()) + 1
-    slots = torch.arange(end, device=x.device)
-    mask = (slots <= positions[..., None])[:, None]  # (rows, 1, new, end)
+    rows = torch.arange(len(x), device=x.device)[:, None]
     attention: Any = layer.self_attention
-    at = (positions,) if getattr(attention, "rotary", None) is not None else ()
 
     def attend_to_past(x: Tensor) -> Tensor:
-        new = attention.keys_values(x, x, *at)
+        new = attention.keys_values(x, x, positions)
         for store, fresh in zip(past, new, strict=True):
             store[rows, :, positions] = fresh.transpose(1, 2)
-        kept = KeysValues(*(store[: len(x), :, :end] for store in past))
-        return cast("Tensor", attention.attend(x, kept, mask, *at))
+        kept = KeysValues(*(store[: len(x), :, : mask.size(-1)] for store in past))
+        return cast("Tensor", attention.attend(x, kept, mask, positions))
 
     x = layer.residuals[0](x, attend_to_past)
     return layer.residuals[1](x, layer.feed_forward)
@@ -180,33 +182,50 @@ def _adds_none(position: nn.Module) -> bool:
     return isinstance(getattr(position, "_orig_mod", position), nn.Identity)
 
 
+def _with_special(
+    logits: Float[Tensor, "rows vocabulary"],
+) -> Float[Tensor, "rows more"]:
+    """Logits for padding and bos as well, which never come: two more columns."""
+    return F.pad(logits, (0, 2), value=-torch.inf)
+
+
 @dataclass
 class PromptState:
-    """Texts that are being continued: keys and values, lengths, and the next logits.
+    """Texts that are being continued, with the keys and values of their tokens.
 
-    `past` has room for all tokens that may come; `lengths` are how many each row has.
-    `logits` are those of the token behind each prompt, until a search takes them.
+    `past` has room for all tokens that may come, and `filled` counts the places in use.
+    `lengths` holds how many tokens each row has; as long as no prompt is shorter than
+    another, `same_length` is True. `logits` are those of the token after each prompt,
+    until a search takes them. No step waits for the device to know where it stands,
+    unless prompts differ in length and their positions are added to the embeddings.
     """
 
     model: LanguageModel
     past: list[KeysValues]
     lengths: Int[Tensor, " rows"]
+    filled: int = 0
+    same_length: bool = True
     logits: Float[Tensor, "rows vocabulary"] | None = None
 
     def append(self, ids: Int[Tensor, "rows new"]) -> Float[Tensor, "rows new d_model"]:
-        """Hidden states of new tokens, each row's behind those that it has."""
-        x, starts = self.model.embedding(ids), self.lengths.tolist()
-        if _adds_none(self.model.position):
-            pass  # attention may know positions
-        elif len(set(starts)) == 1:
-            x = self.model.position(x, starts[0])
-        else:
-            placed = zip(x.split(1), starts, strict=True)
-            x = torch.cat([self.model.position(row, start) for row, start in placed])
+        """Hidden states of new tokens, each row's after those that it has."""
+        x = self._add_positions(self.model.embedding(ids))
+        self.filled += ids.size(1)
         positions = torch.arange(ids.size(1), device=ids.device) + self.lengths[:, None]
+        places = torch.arange(self.filled, device=ids.device)
+        mask = (places <= positions[..., None])[:, None]  # (rows, 1, new, filled)
         for layer, past in zip(self.model.encoder.layers, self.past, strict=True):
-            x = append_tokens(cast("EncoderLayer", layer), x, past, positions)
+            x = append_tokens(cast("EncoderLayer", layer), x, past, positions, mask)
         return self.model.encoder.norm(x)
+
+    def _add_positions(self, x: Tensor) -> Tensor:
+        position = self.model.position
+        if _adds_none(position):
+            return x  # the attention may know them
+        if self.same_length:
+            return cast("Tensor", position(x, self.filled))
+        placed = zip(x.split(1), self.lengths.tolist(), strict=True)
+        return torch.cat([position(row, start) for row, start in placed])
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next.
@@ -218,18 +237,45 @@ class PromptState:
             hidden = self.append(tokens[:, None])
             self.lengths = self.lengths + 1
             logits = self.model.output(hidden[:, 0])
-        beyond = logits.new_full((len(logits), 2), -torch.inf)  # padding, and bos
-        return torch.cat([logits, beyond], dim=1)
+        return _with_special(logits)
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Go on with these rows, in this order; one may come twice, or not at all."""
-        end = int(self.lengths.max())
         for past in self.past:
             for store in past:
-                store[: len(rows), :, :end] = store[rows, :, :end]
+                store[: len(rows), :, : self.filled] = store[rows, :, : self.filled]
         self.lengths = self.lengths[rows]
         if self.logits is not None:
             self.logits = self.logits[rows]
+
+
+@dataclass
+class UncachedPromptState:
+    """Texts that are being continued without a cache: each step reads them whole.
+
+    `ids`, (rows, room), has 0 where there is no token yet. What follows a token changes
+    nothing at its place.
+    """
+
+    model: LanguageModel
+    ids: Int[Tensor, "rows room"]
+    lengths: Int[Tensor, " rows"]
+    filled: int
+    begun: bool = False
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append a token to each row, the first time none; the logits of the next."""
+        rows = torch.arange(len(tokens), device=tokens.device)
+        if self.begun:
+            self.ids[rows, self.lengths] = tokens
+            self.lengths, self.filled = self.lengths + 1, self.filled + 1
+        self.begun = True
+        logits = self.model(self.ids[:, : self.filled])
+        return _with_special(logits[rows, self.lengths - 1])
+
+    def reorder(self, rows: Int[Tensor, " kept"]) -> None:
+        """Go on with these rows, in this order; one may come twice, or not at all."""
+        self.ids, self.lengths = self.ids[rows], self.lengths[rows]
 
 
 class PromptDecoder:
@@ -239,12 +285,12 @@ class PromptDecoder:
     prompts are the sources, and the results are what follows them. A tensor of prompts
     is padded with the config's `pad_id`: 0 is a token like any other.
 
-    A compiled, distributed or averaged model is unwrapped.
+    A compiled, distributed or averaged model is unwrapped. A model that the cache
+    cannot follow, such as one with hooks on its layers or with another class of
+    attention, is decoded without a cache, and a warning says why.
 
     Raises:
-        ValueError: for anything but a LanguageModel, and one in which a module has a
-            forward pass or hooks of its own, which the cache would pass over: at each
-            `prefill` too.
+        ValueError: for anything but a LanguageModel.
     """
 
     # What a search reads of it: its config, its mode, and where its parameters are.
@@ -252,29 +298,18 @@ class PromptDecoder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = unwrap_to(LanguageModel, model, "a PromptDecoder")
-        self._require_cacheable()
 
     def _require_cacheable(self) -> None:
-        """Refuse what decoding would not follow; hooks may come at any time."""
+        """Refuse what a cache would not follow."""
         model = self.model
         require_followed("the model", model, LanguageModel)
         require_followed("encoder", model.encoder, Encoder)
         for number, layer in enumerate(model.encoder.layers):
             name, attention = f"encoder.layers.{number}", layer.self_attention
-            kind = attention_class(attention)
             require_followed(name, layer, EncoderLayer)
-            require_followed(f"{name}.self_attention", attention, kind)
-            own = type(getattr(attention, "_orig_mod", attention))
-            plain = all(
-                getattr(own, method) is getattr(MultiHeadAttention, method)
-                for method in ("keys_values", "attend")
-            )
-            told = plain or hasattr(attention, "rotary")
-            if _adds_none(model.position) and not told:
-                raise ValueError(
-                    f"{name}.self_attention is {with_article(own.__name__)}, which "
-                    "cannot be told positions, and none are added to the embeddings"
-                )
+            name += ".self_attention"
+            require_followed(name, attention, attention_class(attention))
+            _require_told(name, getattr(attention, "_orig_mod", attention))
         if _adds_none(model.position):
             require_followed("position", model.position, nn.Identity)
         else:
@@ -285,35 +320,53 @@ class PromptDecoder:
         source_ids: Int[Tensor, "prompts length"],
         max_length: int,
         beam_size: int = 1,
-    ) -> PromptState:
+    ) -> PromptState | UncachedPromptState:
         """Read the prompts, once, and make room for `beam_size` rows of each.
 
         Raises:
             ValueError: for a prompt without ids, or one that leaves too few positions
                 for `max_length`.
         """
-        self._require_cacheable()
-        model = self.model
+        model, (prompts, longest) = self.model, source_ids.shape
         lengths = (source_ids != model.config.pad_id).sum(dim=1)
-        if not lengths.all():
+        shortest = int(lengths.min())
+        if not shortest:
             raise ValueError("every prompt needs at least one id, got padding alone")
-        needed, room = source_ids.size(1) + max_length - 1, model.config.max_length
+        needed, room = longest + max_length - 1, model.config.max_length
         if needed > room:
             raise ValueError(
-                f"a prompt of {source_ids.size(1)} ids and {max_length} more need "
+                f"a prompt of {longest} ids and {max_length} more need "
                 f"{needed} positions, the model has {room}"
             )
         ids = source_ids.where(source_ids != model.config.pad_id, 0)
+        try:
+            self._require_cacheable()  # at each search: hooks may come at any time
+        except ValueError as reason:
+            warnings.warn(f"decoding without a cache: {reason}", stacklevel=2)
+            ids = F.pad(ids, (0, max_length - 1))
+            return UncachedPromptState(model, ids, lengths, longest)
         token = next(model.parameters()).new_zeros(1, 1, model.config.d_model)
         past = []
         for layer in model.encoder.layers:  # room of the shape and dtype that they have
             kept = layer.self_attention.keys_values(token, token)
-            rows = len(ids) * beam_size
+            rows = prompts * beam_size
             room = (x.new_zeros(rows, x.size(1), needed, x.size(3)) for x in kept)
             past.append(KeysValues(*room))
         state = PromptState(model, past, torch.zeros_like(lengths))
         hidden = state.append(ids)
-        prompts = torch.arange(len(ids), device=ids.device)
-        state.logits = model.output(hidden[prompts, lengths - 1])
-        state.lengths = lengths
+        last = hidden[torch.arange(prompts, device=ids.device), lengths - 1]
+        state.logits = model.output(last)
+        state.lengths, state.same_length = lengths, shortest == longest
         return state
+
+
+def _require_told(name: str, attention: Any) -> None:
+    """Refuse attention whose methods do not take positions."""
+    try:
+        inspect.signature(attention.keys_values).bind(None, None, None)
+        inspect.signature(attention.attend).bind(None, None, None, None)
+    except TypeError:
+        raise ValueError(
+            f"{name}, {with_article(type(attention).__name__)}, takes no positions in "
+            "keys_values or attend"
+        ) from None
