@@ -311,7 +311,7 @@ def test_where_a_config_is_looked_for(tmp_path):
 
 def test_a_model_is_not_its_state_dict():
     for way in (from_llama, from_gpt2):
-        with pytest.raises(ValueError, match=r"a Linear: give its state_dict\(\)$"):
+        with pytest.raises(TypeError, match=r"a Linear: give its state_dict\(\)$"):
             way(nn.Linear(2, 2), CONFIG)
 
 

@@ -3,7 +3,6 @@
 Made from book/17-language-model.md: edit the chapter, not this file.
 """
 
-import inspect
 import warnings
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,10 +18,9 @@ from transformer.checks import (
     require_dropout,
     require_ids,
     require_positive,
-    with_article,
 )
 from transformer.decoding.support import (
-    attention_class,
+    require_attention,
     require_followed,
     require_places,
     unwrap_to,
@@ -305,11 +303,9 @@ class PromptDecoder:
         require_followed("the model", model, LanguageModel)
         require_followed("encoder", model.encoder, Encoder)
         for number, layer in enumerate(model.encoder.layers):
-            name, attention = f"encoder.layers.{number}", layer.self_attention
+            name = f"encoder.layers.{number}"
             require_followed(name, layer, EncoderLayer)
-            name += ".self_attention"
-            require_followed(name, attention, attention_class(attention))
-            _require_told(name, getattr(attention, "_orig_mod", attention))
+            require_attention(f"{name}.self_attention", layer.self_attention)
         if _adds_none(model.position):
             require_followed("position", model.position, nn.Identity)
         else:
@@ -358,15 +354,3 @@ class PromptDecoder:
         state.logits = model.output(last)
         state.lengths, state.same_length = lengths, shortest == longest
         return state
-
-
-def _require_told(name: str, attention: Any) -> None:
-    """Refuse attention whose methods do not take positions."""
-    try:
-        inspect.signature(attention.keys_values).bind(None, None, None)
-        inspect.signature(attention.attend).bind(None, None, None, None)
-    except TypeError:
-        raise ValueError(
-            f"{name}, {with_article(type(attention).__name__)}, takes no positions in "
-            "keys_values or attend"
-        ) from None
