@@ -1,4 +1,4 @@
-"""Mistakes a user can make: each one ValueError that names the value."""
+"""Mistakes a user can make: each one error of a line that names the value."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def model(**overrides) -> Transformer:
     ],
 )
 def test_sizes(build, message) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         build()
 
 
@@ -107,9 +107,9 @@ def test_sentences_are_text(wrong) -> None:
     words = WordTokenizer(Vocabulary(["un"]))
     pieces = SubwordTokenizer.train(["un deux"], 20)
     for encode in (tokenize, words.encode, pieces.encode):
-        with pytest.raises(ValueError, match=r"^a sentence must be text, got "):
+        with pytest.raises(TypeError, match=r"^a sentence must be text, got "):
             encode(wrong)
-    with pytest.raises(ValueError, match=r"^a sentence must be text, got "):
+    with pytest.raises(TypeError, match=r"^a sentence must be text, got "):
         SubwordTokenizer.train([wrong], 20)
 
 
@@ -145,9 +145,9 @@ GOOD = torch.tensor([[3, 4]])
 def test_ids(ids, message, side) -> None:
     arguments = (ids, GOOD) if side == "source" else (GOOD, ids)
     small = model(max_length=8)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         small(*arguments)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         small.encode(ids) if side == "source" else small.decode(
             ids, torch.ones(1, 1, 8)
         )
@@ -175,9 +175,9 @@ def test_a_negative_start() -> None:
 def test_masks(mask, message) -> None:
     x = torch.randn(2, 5, 4)
     heads = x[:, None]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         attention_weights(heads, heads, mask)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         MultiHeadAttention(4, 1)(x, x, x, mask)
 
 

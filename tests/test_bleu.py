@@ -77,11 +77,11 @@ def test_tokenised_text_raises_no_alarm(caplog):
     ],
 )
 def test_what_cannot_be_scored_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         corpus_scores(*arguments)
 
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    with pytest.raises(ValueError, match="needs sacrebleu"):
+    with pytest.raises(ImportError, match="needs sacrebleu"):
         corpus_scores(["a"], ["a"])

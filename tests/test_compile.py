@@ -122,13 +122,6 @@ def test_the_model_exports_with_dynamic_batch_and_lengths() -> None:
         torch.testing.assert_close(program.module()(*ids), model(*ids))
 
 
-def test_a_traced_model_gives_its_logits_for_any_batch_and_lengths() -> None:
-    model = small()
-    traced = torch.jit.trace(model, (SOURCE, TARGET))
-    for source, target in ((MORE, MORE), (SOURCE[1:2, :2], TARGET[1:2])):
-        torch.testing.assert_close(traced(source, target), model(source, target))
-
-
 def test_encode_and_decode_export_with_dynamic_lengths() -> None:
     auto = torch.export.Dim.AUTO
     model = small()

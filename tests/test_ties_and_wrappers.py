@@ -125,9 +125,9 @@ def test_grouped_queries_of_a_sentence_without_a_batch() -> None:
 
 
 def test_flags_of_a_config_are_true_or_false() -> None:
-    with pytest.raises(ValueError, match="norm_first must be True or False, got 'no'"):
+    with pytest.raises(TypeError, match="norm_first must be True or False, got 'no'"):
         LanguageModelConfig(13, num_layers=1, norm_first="no", **SIZES)
-    with pytest.raises(ValueError, match="tie_embeddings must be True or False, got 1"):
+    with pytest.raises(TypeError, match="tie_embeddings must be True or False, got 1"):
         LlamaConfig(13, num_layers=1, num_kv_heads=1, tie_embeddings=1, **SIZES)
 
 

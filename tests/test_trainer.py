@@ -375,7 +375,7 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkey
         with pytest.raises(ValueError, match=message):
             train_translator(model, dataset._replace(**{name: []}), CONFIG)
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu.metrics", None)
-    with pytest.raises(ValueError, match="needs sacrebleu: pip install"):
+    with pytest.raises(ImportError, match="needs sacrebleu: pip install"):
         train_translator(model, dataset, CONFIG)
 
 

@@ -249,7 +249,7 @@ def test_a_tokenizer_without_a_description_translates_but_cannot_be_saved(tmp_pa
         with pytest.raises(ValueError, match=r"needs `to_json`, Mute lacks `to_json`"):
             translator.save(tmp_path / "mine")
     Mute.to_json = lambda self: None  # as of a Protocol's empty body
-    with pytest.raises(ValueError, match=r"what Mute\.to_json gives must be text"):
+    with pytest.raises(TypeError, match=r"what Mute\.to_json gives must be text"):
         Translator(model, Letters(), Mute()).save(tmp_path / "mine")
     assert not list(tmp_path.iterdir())
 
@@ -470,9 +470,9 @@ def test_a_tokenizer_that_lacks_something_is_refused_at_once(phrasebook):
 
 @pytest.mark.plain
 def test_what_is_no_sentence_is_named(phrasebook):
-    with pytest.raises(ValueError, match=r"^sentence 2: a sentence must be text, got"):
+    with pytest.raises(TypeError, match=r"^sentence 2: a sentence must be text, got"):
         phrasebook.translate(["Jane", None])
-    with pytest.raises(ValueError, match=r"^a sentence must be text, got 7$"):
+    with pytest.raises(TypeError, match=r"^a sentence must be text, got 7$"):
         phrasebook.translate(7)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer.checks import require_bool, require_dropout, require_positive
+from transformer.checks import require_bool, require_positive, require_probability
 from transformer.multi_head import MultiHeadAttention
 
 __all__ = [
@@ -45,8 +45,8 @@ class Residual(nn.Module):
     x + sublayer(norm(x)). Dropout falls on the sublayer's output (paper, section 5.4).
 
     Raises:
-        ValueError: for a size below 1, dropout outside [0, 1), or a `norm_first` that
-            is not True or False.
+        ValueError: for a size below 1, or dropout outside [0, 1).
+        TypeError: for a `norm_first` that is not True or False.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Residual(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(d_model=d_model)
-        require_dropout(dropout)
+        require_probability(dropout=dropout)
         require_bool(norm_first=norm_first)
         self.norm = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformer.checks import (
     require_bool,
     require_divides,
-    require_dropout,
     require_ids,
     require_positive,
+    require_probability,
     require_same_batch,
 )
 from transformer.decoder import Decoder
@@ -41,6 +41,7 @@ class TransformerConfig:
 
     Raises:
         ValueError: naming the first field that no model could be built from.
+        TypeError: naming the first field of a wrong type.
     """
 
     source_vocab_size: int
@@ -69,7 +70,7 @@ class TransformerConfig:
             d_ff=self.d_ff,
             max_length=self.max_length,
         )
-        require_dropout(self.dropout)
+        require_probability(dropout=self.dropout)
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, got {self.d_model}")
         require_divides(num_heads=self.num_heads, d_model=self.d_model)

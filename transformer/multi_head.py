@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from transformer.attention import attention_weights
 from transformer.checks import (
     require_divides,
-    require_dropout,
     require_mask,
     require_positive,
+    require_probability,
     require_same_length,
 )
 
@@ -50,7 +50,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(d_model=d_model, num_heads=num_heads)
-        require_dropout(dropout)
+        require_probability(dropout=dropout)
         require_divides(num_heads=num_heads, d_model=d_model)
         self.num_heads = num_heads
         self.dropout = dropout

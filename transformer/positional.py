@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer.checks import require_dropout, require_positive
+from transformer.checks import require_positive, require_probability
 
 __all__ = [
     "sinusoids",
@@ -56,7 +56,7 @@ class PositionalEncoding(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(max_length=max_length)
-        require_dropout(dropout)
+        require_probability(dropout=dropout)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("table", sinusoids(max_length, d_model))
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
-from transformer.checks import require_dropout, require_positive
+from transformer.checks import require_positive, require_probability
 from transformer.encoder import FeedForward
 from transformer.weights.classes import register_model
 from transformer.weights.state import tie_parameters
@@ -42,7 +42,7 @@ class LearnedPositions(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(d_model=d_model, max_length=max_length)
-        require_dropout(dropout)
+        require_probability(dropout=dropout)
         self.dropout = nn.Dropout(dropout)
         self.table = nn.Embedding(max_length, d_model)
         nn.init.normal_(self.table.weight, std=0.02)

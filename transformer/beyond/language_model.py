@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from transformer.checks import (
     require_bool,
     require_divides,
-    require_dropout,
     require_ids,
     require_positive,
+    require_probability,
 )
 from transformer.decoding.support import (
     require_attention,
@@ -53,6 +53,7 @@ class LanguageModelConfig:
 
     Raises:
         ValueError: naming the first field that no model could be built from.
+        TypeError: naming the first field of a wrong type.
     """
 
     vocab_size: int
@@ -74,7 +75,7 @@ class LanguageModelConfig:
             d_ff=self.d_ff,
             max_length=self.max_length,
         )
-        require_dropout(self.dropout)
+        require_probability(dropout=self.dropout)
         require_bool(norm_first=self.norm_first)
         if self.d_model % 2:
             raise ValueError(f"d_model must be even, got {self.d_model}")

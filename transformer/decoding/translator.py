@@ -269,15 +269,15 @@ class Translator:
     ) -> list[list[int]]:
         """The ids of each sentence; of several, an error names the one at fault."""
         if not isinstance(sentences, Iterable):
-            raise ValueError(f"a sentence must be text, got {sentences!r:.60}")
+            raise TypeError(f"a sentence must be text, got {sentences!r:.60}")
         alone = isinstance(sentences, str)
         several = [sentences] if isinstance(sentences, str) else sentences
         sources: list[list[int]] = []
         for index, sentence in enumerate(several):
             try:
                 sources.append(self.encode(sentence))
-            except ValueError as error:
-                if on_error is None:
+            except (TypeError, ValueError) as error:
+                if on_error is None or isinstance(error, TypeError):
                     if alone:
                         raise
                     named = f"sentence {index + 1}: {error}"

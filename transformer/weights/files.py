@@ -88,7 +88,8 @@ def _entry(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
         tensor = tensors[name]
         described = [name, str(tensor.dtype), *tensor.shape]
         checksum.update(json.dumps(described).encode())
-        checksum.update(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+        numbers: Any = tensor.flatten().view(torch.uint8).numpy()
+        checksum.update(numbers)
     content["checksum"] = checksum.hexdigest()
     return json.dumps(content, sort_keys=True, ensure_ascii=False)
 

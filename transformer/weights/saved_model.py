@@ -162,8 +162,8 @@ class SavedModel(nn.Module):
         name, config, parts = (metadata.pop(key, "") for key in _OWN)
         kinds = [kind for kind in (cls, *others) if _known(kind).__name__ == name]
         if not kinds:
-            shown = name.encode("unicode_escape").decode()[:80] or "of no class"
-            raise ValueError(f"{path} holds the model {shown}, no {cls.__name__}")
+            shown = name if name.isidentifier() else "of no class"
+            raise ValueError(f"{path} holds the model {shown:.80}, no {cls.__name__}")
         if into is not None and _known(type(into)).__name__ != name:
             kind = with_article(type(into).__name__)
             raise TypeError(f"{path} can be loaded into a {name}, got {kind}")
@@ -204,9 +204,10 @@ def _made(
 ) -> Any:
     """The model of a config, on the meta device, or the one to load into."""
     config = kind.config_class(**fields)
+    fields = dataclasses.asdict(config)
     if into is not None:
         theirs = dataclasses.asdict(into.config)
-        for name, value in dataclasses.asdict(config).items():
+        for name, value in fields.items():
             if theirs.get(name) != value:
                 here = f"{name} is {theirs.get(name)!r} in the model"
                 raise ValueError(f"{here} and {value!r} in the file")
@@ -220,11 +221,12 @@ def _made(
 
 
 def _names(parts: Any) -> dict[str, str]:
+    """The places and names of a file's foreign parts, if they are that."""
     if not isinstance(parts, dict):
         raise ValueError(f"got {parts!r:.60}")
-    for name in parts.values():
-        if not isinstance(name, str):
-            raise ValueError(f"got {name!r:.60}")
+    for place, name in parts.items():
+        if not isinstance(name, str) or not (place + name).isprintable():
+            raise ValueError(f"got {place!r:.60}: {name!r:.60}")
     return parts
 
 
@@ -234,14 +236,12 @@ def _require_parts(file: Mapping[str, str], model: Mapping[str, str]) -> None:
         theirs, ours = file.get(place), model.get(place)
         if theirs is not None and ours is not None and _same_class(theirs, ours):
             continue
-        where = place.encode("unicode_escape").decode()[:100] or "the model"
-        own = "the package's own"
+        where, own = place[:100] or "the model", "the package's own"
         if theirs is None:
             raise ValueError(f"{where} is {ours} in the model, the file has {own}")
-        name = theirs.encode("unicode_escape").decode()[:200]
         raise ValueError(
-            f"{where} is {name} in the file and {ours or own} in the model: build a "
-            "model that has it, and load the file with into=model"
+            f"{where} is {theirs:.200} in the file and {ours or own} in the model: "
+            "build a model that has it, and load the file with into=model"
         )
 
 
