@@ -1,158 +1,158 @@
-# %% claim: The masked row equals
+# %% claim: The masked row equals the formula and gives the forbidden key exactly 0.
 # null: no mask
 masked = free
 
-# %% claim: The masked row equals
+# %% claim: The masked row equals the formula and gives the forbidden key exactly 0.
 # null: masked after the softmax
 masked = free * allowed
 
-# %% claim: With padding at the end
+# %% claim: With padding at the end, the rows of real words are the causal triangle.
 # null: no padding: the causal mask alone
 both = causal.expand_as(both)
 
-# %% claim: With padding at the end
+# %% claim: With padding at the end, the rows of real words are the causal triangle.
 # null: padding at the start
 both = padding.flip(-1) & causal
 
-# %% claim: Without the mask the batch
+# %% claim: With the mask, the batch changes an output by less than 1e-5.
 # null: no mask in either
 padding = None
 
-# %% claim: Without the mask the batch
+# %% claim: With the mask, the batch changes an output by less than 1e-5.
 # null: the mask in both
 change = 0.0
 
-# %% claim: Masked scores give the same row
+# %% claim: Masked scores give the same row for any forbidden score.
 # null: a number added to the forbidden score
 before = lambda scores: (scores - 2 * (~allowed).float()).softmax(-1)
 
-# %% claim: Masked scores give the same row
+# %% claim: Masked scores give the same row for any forbidden score.
 # null: zeroing afterwards loses nothing
 after = before
 
-# %% claim: Masked scores give the same row
+# %% claim: Masked scores give the same row for any forbidden score.
 # null: dividing by the rest is safe
 after_renormalised = before
 
-# %% claim: In four dtypes, this book's
+# %% claim: In four dtypes, our attention and the fused one give such a query zeros.
 # null: the lowest number: even weights
 attention_weights = lambda query, key, mask: (
     (query @ key.mT / 2).masked_fill(~mask, torch.finfo(query.dtype).min).softmax(-1)
 )
 
-# %% claim: In four dtypes, this book's
+# %% claim: In four dtypes, our attention and the fused one give such a query zeros.
 # null: minus infinity
 attention_weights = lambda query, key, mask: (
     (query @ key.mT / 2).masked_fill(~mask, -torch.inf).softmax(-1)
 )
 
-# %% claim: With minus infinity every number
+# %% claim: With minus infinity, every number of the map's gradient is NaN.
 # null: minus infinity does no harm
 with_infinity = with_zeros
 
-# %% claim: With minus infinity every number
+# %% claim: With minus infinity, every number of the map's gradient is NaN.
 # null: minus infinity in both
 with_zeros = with_infinity
 
-# %% claim: Masking queries as well
+# %% claim: Masking the queries as well changes no real word.
 # null: masking queries is enough
 outputs["queries"] = outputs["keys"]
 
-# %% claim: Masking queries as well
+# %% claim: Masking the queries as well changes no real word.
 # null: masking keys as well makes no difference to padding
 outputs["keys and queries"] = outputs["keys"]
 
-# %% claim: Masking queries as well
+# %% claim: Masking the queries as well changes no real word.
 # null: no mask
 with torch.no_grad():
     outputs["keys"] = encoder(position(embedding(ids)))[1]
 
-# %% claim: A weight of zero on a NaN
+# %% claim: A weight of zero on a NaN value gives NaN.
 # null: the blind row is zero
 with_infinity = with_zeros
 
-# %% claim: In nn.MultiheadAttention True
+# %% claim: In `nn.MultiheadAttention` True means *may not*.
 # null: True means *may* there too
 layer_of = layer
 layer = lambda *vectors, **masks: layer_of(
     *vectors, **{name: ~mask for name, mask in masks.items()}
 )
 
-# %% claim: In nn.MultiheadAttention True
+# %% claim: In `nn.MultiheadAttention` True means *may not*.
 # null: no NaN in evaluation either
 nn.TransformerEncoderLayer.eval = nn.TransformerEncoderLayer.train
 
-# %% claim: In nn.MultiheadAttention True
+# %% claim: In `nn.MultiheadAttention` True means *may not*.
 # null: True means *may not* in the fused function
 fused_of = F.scaled_dot_product_attention
 F.scaled_dot_product_attention = lambda q, k, v, mask, *torchs: fused_of(
     q, k, v, mask if torchs else ~mask, *torchs
 )
 
-# %% claim: The right mask ends within
+# %% claim: The right mask ends within 0.02 of the floor, the others below a fifth of it.
 # null: the mask makes no difference
 last["off by one"] = last["right mask"]
 
-# %% claim: The right mask ends within
+# %% claim: The right mask ends within 0.02 of the floor, the others below a fifth of it.
 # null: the right mask leaks
 last["right mask"] = last["off by one"]
 
-# %% claim: The right mask ends within
+# %% claim: The right mask ends within 0.02 of the floor, the others below a fifth of it.
 # null: not shifted is as off by one
 last["not shifted"] = last["off by one"]
 
-# %% claim: In use, the right mask
+# %% claim: In use, the mask that is off by one costs more than twice the floor.
 # null: the leak goes on in use
 in_use["off by one"] = last["off by one"]
 
-# %% claim: In use, the right mask
+# %% claim: In use, the mask that is off by one costs more than twice the floor.
 # null: off by one costs nothing: the floor
 in_use["off by one"] = in_use["right mask"]
 
-# %% claim: Under the right mask no output
+# %% claim: Under the right mask no output moves with the future.
 # null: the number of layers makes no difference
 furthest = [min(steps, 1) for steps in furthest]
 
-# %% claim: Under the right mask no output
+# %% claim: Under the right mask no output moves with the future.
 # null: nothing leaks
 furthest = [0 for _ in furthest]
 
-# %% claim: Under the right mask no output
+# %% claim: Under the right mask no output moves with the future.
 # null: no causal mask
 influence_of = influence
 influence = lambda model, mask: influence_of(model, None)
 
-# %% claim: Under the right mask no output
+# %% claim: Under the right mask no output moves with the future.
 # null: the leak is not seen
 influence_of = influence
 influence = lambda model, mask: influence_of(model, right_mask)
 
-# %% claim: Under the right mask no output
+# %% claim: Under the right mask no output moves with the future.
 # null: each output depends on its own token alone
 influence_of = influence
 influence = lambda model, mask: influence_of(model, torch.eye(LENGTH).bool())
 
-# %% claim: With the mask the loss
+# %% claim: Without the mask each model's loss is more than 0.1 above the floor.
 # null: the mask makes no difference in use
 without_mask = with_mask
 
-# %% claim: With the mask the loss
+# %% claim: Without the mask each model's loss is more than 0.1 above the floor.
 # null: the mask is lost in both
 with_mask = without_mask
 
-# %% claim: With the mask the loss
+# %% claim: Without the mask each model's loss is more than 0.1 above the floor.
 # null: one layer in place of two
 next_token = NextToken
 NextToken = lambda num_layers: next_token(1)
 
-# %% claim: No weight is left above the diagonal
+# %% claim: No weight is left above the diagonal.
 # null: no mask
 weights = table.softmax(dim=-1)
 
-# %% claim: No weight is left above the diagonal
+# %% claim: No weight is left above the diagonal.
 # null: the diagonal is hidden, too
 weights = table.masked_fill(~before_it.tril(-1), -torch.inf).softmax(dim=-1)
 
-# %% claim: No weight is left above the diagonal
+# %% claim: No weight is left above the diagonal.
 # null: masked after the softmax
 weights = table.softmax(dim=-1) * before_it
