@@ -17,10 +17,8 @@ SITE := _build/html/index.html
 
 # Two chapters or two test files run side by side, one thread each. What they free they
 # keep: glibc would give the memory back, and fetch the same pages again at each step.
-# The instructions that the processor names are taken on trust: PyTorch's compiler would
-# try them out, in each process anew.
 ALONE := OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 \
-	MALLOC_TOP_PAD_=67108864 TORCHINDUCTOR_VEC_ISA_OK=1
+	MALLOC_TOP_PAD_=67108864
 PYTEST := $(ALONE) $(PY) -m pytest -p no:nbval
 # The site's tests need the site; exercises are checked as readers meet them, plain.
 BUILT := --ignore tests/test_site.py
@@ -28,9 +26,6 @@ APART := $(BUILT) --ignore tests/exercises
 SHAPES := --jaxtyping-packages=transformer,beartype.beartype
 COVER := --cov --cov-branch --cov-report=
 NBVAL := --nbval --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout=600
-# Where forking is safe after imports, a kernel has them from the start.
-IMPORTED := torch._dynamo,matplotlib.pyplot,bookkit,myst_nb
-WARM := $(if $(filter Linux,$(shell uname)),$(PY) tools/warm_kernels.py $(IMPORTED))
 SPHINX := $(BIN)/jupyter-book build . --builder html -W --keep-going -n
 
 # Compiled modules are kept: what runs here starts hundreds of Pythons.
@@ -91,7 +86,7 @@ seeds: $(INSTALLED)  ## which claims do not hold from other seeds? SHIFT=2000, O
 endif
 
 chapters: $(INSTALLED)  ## run every chapter again; compare all it prints with what is stored
-	$(ALONE) $(WARM) $(PY) -m pytest book/notebooks -n 2 --dist loadscope $(NBVAL)
+	$(ALONE) $(PY) -m pytest book/notebooks -n 2 --dist loadscope $(NBVAL)
 
 site: $(INSTALLED)
 	rm -rf _build
