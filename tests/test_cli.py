@@ -447,6 +447,14 @@ def test_weights_that_do_not_know_their_sentences(
     assert errors.endswith("sentences are no longer in /nowhere: give --data\n")
 
 
+def test_translations_that_were_cut_are_counted(capsys) -> None:
+    short = "translate", "--max-length", "2", "Il est malade", "Elle est malade"
+    code, found, errors = run(capsys, *short)
+    assert (code, len(found.splitlines())) == (0, 2)
+    assert "2 translations were cut: --max-length lets them" in errors
+    assert run(capsys, "translate", "Il est malade") == (0, "He is ill\n", "")
+
+
 def test_a_sentence_that_cannot_be_evaluated_is_named_and_counts_as_blank(
     capsys, own, learned, tmp_path
 ):

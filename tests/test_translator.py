@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from transformer.beyond.text_generator import TextGenerator
 from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.search import greedy_search
-from transformer.decoding.translator import Translator
+from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import phrasebook_tokenizers, sample_pairs
 from transformer.text.subwords import SubwordTokenizer
@@ -25,6 +25,8 @@ from transformer.text.words import (
 )
 from transformer.weights.files import read_checkpoint
 
+# A random model seldom ends: what is said of that is tested where it matters.
+pytestmark = pytest.mark.filterwarnings("ignore:.*translations reached no end")
 WORDS = (*("le", "chat", "est", "noir", "elle", "a"), *("deux", "les", "chiens"))
 
 
@@ -96,18 +98,26 @@ def test_n_best_lists_are_what_the_search_finishes(joint, subwords):
         room = min(64, 16 * math.ceil(len(source) / 8) + 10)
         (wanted,) = n_best(joint.model, [source], room, 3, 1.5)
         assert found[index] == [
-            (subwords.decode(ids), pytest.approx(total), pytest.approx(score))
+            (
+                subwords.decode(ids),
+                pytest.approx(total),
+                pytest.approx(score),
+                len(ids) < room,
+            )
             for ids, total, score in wanted
         ]
         assert found[index][0].text == joint.translate(sentences[index], 3, 1.5)
-    (three,) = Translator.phrasebook().n_best(["Il est malade"], 3)
+    three = Translator.phrasebook().n_best("Il est malade", 3)
     assert len({each.text for each in three}) == 3
+    assert all(each.is_complete for each in three)
+    assert [three] == Translator.phrasebook().n_best(["Il est malade"], 3)
+    assert joint.n_best(" ") == []
 
 
 @pytest.mark.plain
-def test_n_best_wants_a_list_and_names_what_is_wrong_in_it(phrasebook):
+def test_n_best_names_what_is_wrong(phrasebook):
     for sentences, options, message in (
-        ("Il est malade", {}, "a list of sentences is expected, got 'Il est malade'"),
+        ("xyz", {}, "^unknown word 'xyz'"),
         (["Il est malade", "xyz"], {}, "sentence 2: unknown word 'xyz'"),
         ([], {"beam_size": 0}, "beam_size must be .* got 0"),
         ([], {"batch_size": 0}, "batch_size must be .* got 0"),
@@ -147,6 +157,68 @@ def test_its_source_alone_decides_how_long_a_translation_may_become(joint, subwo
     found.clear()
     joint.translate(sentences, max_length=40)
     assert found == [40] * 3
+
+
+@pytest.mark.plain  # checked shapes would make it slow
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_translation_that_was_cut_is_said_to_be(joint, beam_size):
+    def never_end(module, inputs, logits):
+        return logits.index_fill(-1, torch.tensor(2), -1e9)
+
+    sentences = ["le chat", "", "elle a deux chiens"]
+    hook = joint.model.output.register_forward_hook(never_end)
+    cut = []
+    joint.translate(sentences, beam_size, on_cut=cut.append)
+    joint.translate(sentences[2], beam_size, on_cut=cut.append)
+    assert cut == [0, 2, 0]
+    with pytest.warns(UserWarning, match="^2 of 3 translations reached no end"):
+        joint.translate(sentences, beam_size, max_length=5)
+    with pytest.warns(UserWarning, match="^2 of 3 translations reached no end"):
+        lists = joint.n_best(sentences, beam_size)
+    assert [[each.is_complete for each in found] for found in lists] == [
+        [False],
+        [],
+        [False],
+    ]
+    hook.remove()
+
+    def end(module, inputs, logits):
+        return logits.index_fill(-1, torch.tensor(2), 1e9)
+
+    joint.model.output.register_forward_hook(end)
+    assert joint.translate(sentences, beam_size, on_cut=cut.append) == [""] * 3
+    assert len(cut) == 3
+
+
+def test_the_limit_comes_from_the_data(subwords, tmp_path):
+    model = random_model(subwords.vocab_size)
+    translator = Translator(model, subwords, subwords)
+    assert translator.max_length_for([3]) == 26
+    assert translator.max_length_for([3] * 17) == 58
+    assert length_ratio_of([([3] * 7, [3] * 9), ([], [3])]) == 2
+    examples = [([3] * 5, [4] * 39), ([3], [4] * 8), ([3] * 9, [4] * 20)]
+    ratio = length_ratio_of(iter(examples))
+    assert ratio == 6  # of the first: 39 and eos are 6 · 5 + 10
+    longer = Translator(model, subwords, subwords, ("fr", "en"), ratio)
+    for source, target in examples:
+        assert len(target) < longer.max_length_for(source)
+    longer.save(tmp_path / "m")
+    assert Translator.load(tmp_path / "m").length_ratio == ratio
+    with pytest.raises(ValueError, match=r"length_ratio must be .* got 0"):
+        Translator(model, subwords, subwords, ("fr", "en"), 0)
+    model.save(tmp_path / "bad", longer.metadata() | {"length_ratio": "much"})
+    with pytest.raises(ValueError, match=r"/bad: .*'much'"):
+        Translator.load(tmp_path / "bad")
+
+
+def test_unknown_characters_are_named(joint):
+    sentences, found = ["le chat", "漢 chat", "字漢"], {}
+    joint.translate(sentences, on_unknown=found.__setitem__)
+    assert found == {1: ["漢"], 2: ["字", "漢"]}
+    with pytest.warns(UserWarning, match="unknown ones, in 2 sentences: 漢, 字$"):
+        joint.translate(sentences)
+    with pytest.warns(UserWarning, match="in 1 sentence: 漢$"):
+        joint.n_best("漢 chat")
 
 
 class Recorder(Tokenizer):

@@ -16,6 +16,7 @@ from transformer.checks import optional_import
 from transformer.cli.console import is_terminal, print_error, printable, writing
 from transformer.cli.models import (
     load_model,
+    report_cut,
     report_unknown_characters,
     text_writer,
 )
@@ -131,6 +132,7 @@ def measure_translator(
     }
     began = time.perf_counter()
     errors: dict[int, ValueError] = {}
+    cut: list[int] = []
     if hypotheses is not None:
         found = read_lines(hypotheses)
         if len(found) != len(pairs):
@@ -140,12 +142,13 @@ def measure_translator(
         found = list(map(normalize, found))
         result["hypotheses"] = str(hypotheses)
     else:
-        found = translate_all(translator, sources, errors, **search)
+        found = translate_all(translator, sources, errors, cut, **search)
         report_unknown_characters(translator.source_tokenizer, sources)
         result |= search
     for index, error in errors.items():
         number = f"sentence {index + 1}"
         print_error(printable(f"{PROGRAM}: {number} counts as blank: {error}"))
+    report_cut(len(cut))
     scores = corpus_scores(found, list(map(normalize, references)), text, 1000)
     for name, value in scores._asdict().items():
         result[name] = round(value, 4) if isinstance(value, float) else value
@@ -157,11 +160,13 @@ def translate_all(
     translator: Translator,
     sources: list[str],
     errors: dict[int, ValueError],
+    cut: list[int],
     **search: Any,
 ) -> list[str]:
     """The translations of many sentences, with a bar that shows how far it is."""
     translations: list[str] = []
     quiet = not is_terminal(sys.stderr)
+    search |= {"on_cut": cut.append, "on_unknown": lambda *_: None}
     for start in tqdm(range(0, len(sources), 256), disable=quiet, file=sys.stderr):
         found: dict[int, ValueError] = {}
         some = sources[start : start + 256]

@@ -20,6 +20,7 @@ __all__ = [
     "load_generator",
     "load_model",
     "load_translator",
+    "report_cut",
     "report_unknown_characters",
     "text_writer",
 ]
@@ -101,6 +102,15 @@ def explain_error(error: Exception, weights: Path | None = None) -> str:
         more = f" --weights {weights}" if weights else ""
         return f'{error}; "{PROGRAM} words{more}" lists them'
     return str(error)
+
+
+def report_cut(count: int) -> None:
+    """Say on standard error how many translations were cut before their end."""
+    if count:
+        were = "translation was" if count == 1 else "translations were"
+        print_error(
+            f"{PROGRAM}: {count:,} {were} cut: --max-length lets them become longer"
+        )
 
 
 def report_unknown_characters(tokenizer: Tokenizer, sentences: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from transformer.cli.console import (
 from transformer.cli.models import (
     explain_error,
     load_translator,
+    report_cut,
     report_unknown_characters,
     text_writer,
 )
@@ -79,9 +80,16 @@ def translate(
     translator = load_translator(weights, device)
     write = text_writer(translator)
 
+    cut: list[int] = []
+
     def search(lines: list[str], errors: dict[int, ValueError]) -> list[str]:
         """What to print for each line."""
-        options: Any = {"on_error": errors.__setitem__, "max_length": max_length}
+        options: Any = {
+            "on_error": errors.__setitem__,
+            "on_cut": cut.append,
+            "on_unknown": lambda *_: None,  # they are reported for all lines together
+            "max_length": max_length,
+        }
         if n_best == 1 and not scores:
             found = translator.translate(lines, beam_size, length_penalty, **options)
             return list(map(write, found))
@@ -97,6 +105,7 @@ def translate(
             where = f"sentence {index + 1}: " if len(sentences) > 1 else ""
             raise ValueError(f"{where}{explain_error(error, weights)}")
         report_unknown_characters(translator.source_tokenizer, sentences)
+        report_cut(len(cut))
         print("\n".join(found))
         return 0
     typed = file is None and is_terminal(sys.stdin)
@@ -121,6 +130,7 @@ def translate(
             (line for index, line in enumerate(lines) if index not in errors),
         )
         done, failures = done + len(lines), failures + len(errors)
+    report_cut(len(cut))
     return 1 if failures and not typed else 0
 
 

@@ -75,7 +75,7 @@ def still(
     inner = translator.model
     if head is not None and head not in all_heads(inner):
         raise ValueError(f"the model has no {head}")
-    (found,) = greedy_search(inner, [source_ids], translator.room(source_ids))
+    (found,) = greedy_search(inner, [source_ids], translator.max_length_for(source_ids))
     device = next(inner.parameters()).device
     inputs = [inner.config.bos_id, *found][: inner.config.max_length]
     maps = attention_maps(

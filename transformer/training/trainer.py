@@ -22,7 +22,7 @@ from transformer.checks import (
     require_positive,
 )
 from transformer.decoding.support import unwrap
-from transformer.decoding.translator import Translator
+from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import Example, batches_by_tokens, example_length
 from transformer.text.multi30k import SentencePair, read_pairs, require_text
@@ -316,7 +316,9 @@ class _TranslatorRun(Run):
                 self.run.save_epoch(epoch, self.usable(state.model), self.keep_epochs)
             averaged = self.usable(state.averaged)
             sources, references = zip(*dataset.validation_pairs, strict=True)
-            hypotheses = averaged.translate(list(sources))
+            hypotheses = averaged.translate(
+                list(sources), on_cut=lambda _: None, on_unknown=lambda *_: None
+            )
             bleu = corpus_scores(list(hypotheses), references, dataset.text).bleu
             if self.run is not None and loss < state.best_validation_loss:
                 self.run.save_best(averaged)
@@ -330,4 +332,5 @@ class _TranslatorRun(Run):
 
 def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:
     tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
-    return Translator(model, *tokenizers, dataset.languages)
+    ratio = length_ratio_of(dataset.train)
+    return Translator(model, *tokenizers, dataset.languages, ratio)

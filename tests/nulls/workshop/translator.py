@@ -41,4 +41,4 @@ lists[4] = [lists[4][0]._replace(text=right), *lists[4][1:]]
 
 # %% claim: Of batches of 64
 # null: a batch has the limit of its longest
-translator.room = lambda ids: len(ids)
+translator.max_length_for = lambda ids: len(ids)
