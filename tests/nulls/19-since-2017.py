@@ -140,3 +140,23 @@ longer_texts["sines"] = longer_texts["rotary"]
 for turned, added in zip(longer_texts["rotary"], longer_texts["sines"]):
     for context in ("128", "256", "512"):
         turned[context], added[context] = added[context], turned[context]
+
+# %% claim: The story is the documented one
+# null: another story
+real["is_the_documented_story"] = False
+
+# %% claim: The story is the documented one
+# null: the logits differ in their last bits
+against["largest_difference"] = 1e-6
+
+# %% claim: Without the rotation or with the gate
+# null: positions do not matter to it
+without["rotation"] = without["as it is"]
+
+# %% claim: Without the rotation or with the gate
+# null: it does not matter which norm
+without["RMSNorm"] = without["as it is"]
+
+# %% claim: Without the rotation or with the gate
+# null: sharing saves nothing
+without["grouped queries"] = without["no biases"]
