@@ -44,7 +44,7 @@ from transformer.decoding import beam, search
 from transformer.decoding.fast import FastDecoder
 from transformer.masks import causal_mask
 from transformer.model import Transformer
-from transformer.training.fast_loss import chunked_loss
+from transformer.training.chunked_loss import chunked_loss
 
 KERNELS = {
     "memory-efficient": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],

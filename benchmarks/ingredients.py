@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from transformer.text.multi30k import TEXTS  # noqa: E402
 from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.precision import made_for_bf16  # noqa: E402
+from transformer.training.precision import supports_bf16  # noqa: E402
 from transformer.training.trainer import (  # noqa: E402
     PRESETS,
     Preset,
@@ -131,7 +131,7 @@ def main() -> None:
         preset.training,
         epochs=options.epochs,
         seed=options.seed,
-        bf16=made_for_bf16("cpu"),
+        bf16=supports_bf16("cpu"),
     )
     preset = preset._replace(training=training)
     run(preset, load_dataset(options, preset), options.folder)

@@ -29,7 +29,7 @@ from transformer.multi_head import KeysValues, MultiHeadAttention  # noqa: E402
 from transformer.positional import sinusoids  # noqa: E402
 from transformer.text.batches import Batch  # noqa: E402
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID  # noqa: E402
-from transformer.training.fast_loss import chunked_loss  # noqa: E402
+from transformer.training.chunked_loss import chunked_loss  # noqa: E402
 
 SIZES: dict[str, dict[str, int]] = {
     "smoke": {"words": 50, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1},

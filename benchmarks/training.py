@@ -34,34 +34,20 @@ from peers import (
 from race import lines, made, race, ratios, serve, write
 from torch import nn
 
-from transformer import onednn
 from transformer.text.batches import Batch, example_length, make_batch
 from transformer.text.words import PAD_ID
-from transformer.training.dropout import use_fast_dropout
-from transformer.training.linear import onednn_linears
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast
 
 OURS = "ours"
 PEERS = ("torch.nn.Transformer", "MarianMT", "x-transformers")
-# From the tutorials' model to ours, a step at a time. "three projections" has the loss
-# in chunks, "usual linear layers" also the faster dropout, "ours" also linear layers by
-# oneDNN. Two steps are left out of the package: "PyTorch's dropout" is "three
-# projections" with query, key and value by one product, and "no masks" is "ours"
-# without masks.
-LADDER = (
-    "plain",
-    "fused Adam",
-    "fused attention",
-    "three projections",
-    "PyTorch's dropout",
-    "usual linear layers",
-    OURS,
-    "no masks",
-)
-# Only where asked for: "compiled" takes minutes, and "other library" has by MKL the
-# products that "ours" has by oneDNN, or on Intel's processors the loss by oneDNN.
-OWN = (*LADDER, "compiled", "other library")
+# From the tutorials' model to ours, a step at a time: "ours" adds the loss in chunks to
+# "fused attention". The package leaves two changes out: "packed projections" makes
+# query, key and value by one product, and "no masks" needs no mask tensors.
+LADDER = ("plain", "fused Adam", "fused attention", OURS)
+LEFT_OUT = ("packed projections", "no masks")
+# "compiled" takes minutes: only where it is asked for.
+OWN = (*LADDER, *LEFT_OUT, "compiled")
 TOKENS = {"smoke": 64, "tiny": 4096, "small": 4096, "base": 1024}
 
 
@@ -91,12 +77,8 @@ def random_batches(size: str, in_order: bool) -> list[Batch]:
 def our_rung(name: str, size: str) -> tuple[nn.Module, Loss]:
     """The package's model, at some rung of the ladder."""
     model = our_model(size)
-    if name == "PyTorch's dropout":
+    if name == "packed projections":
         replace_self_attention(model, PackedAttention, encoder=True)
-    if name in (OURS, "usual linear layers", "no masks", "compiled", "other library"):
-        use_fast_dropout(model)
-    if name == "other library":
-        onednn._INTELS = not onednn._INTELS
     if name == "compiled":
         model.encoder.compile(dynamic=True)
         model.decoder.compile(dynamic=True)
@@ -132,9 +114,6 @@ def take_turns(task: dict[str, Any]) -> None:
         if task["bf16"] and task["formula"]:
             with bf16_autocast("cpu"):
                 yield
-        elif name in (OURS, "no masks", "other library"):
-            with onednn_linears():
-                yield
         else:
             with torch.autocast("cpu", torch.bfloat16, enabled=task["bf16"]):
                 yield
@@ -165,12 +144,9 @@ def cases(
     ):
         race_of = {"size": size, "threads": count, "bf16": bf16, "kept": kept}
         if size == "tiny" and count == 1:
-            names = [*dict.fromkeys((*LADDER, *PEERS))]
-            if bf16:  # there, ours has them
-                names.remove("usual linear layers")
+            names = [*LADDER, *LEFT_OUT, *PEERS]
         else:
             names = ["plain", OURS, *PEERS[: 2 if size == "base" else 3]]
-            names += [] if bf16 else ["usual linear layers"]
         yield {**race_of, "in_order": True}, names
         if size == "tiny" and count == 1 and not bf16:
             yield {**race_of, "in_order": False}, ["plain", OURS, *PEERS[:2]]

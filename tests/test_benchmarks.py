@@ -19,7 +19,7 @@ import peers  # noqa: E402
 import race  # noqa: E402
 import training  # noqa: E402
 
-from transformer.training.fast_loss import chunked_loss  # noqa: E402
+from transformer.training.chunked_loss import chunked_loss  # noqa: E402
 
 
 @pytest.mark.plain
@@ -87,12 +87,12 @@ def test_the_tutorials_model_and_pytorchs_have_a_loss_on_our_batches():
 def test_a_race_goes_round_by_round():
     script = ROOT / "benchmarks" / "training.py"
     task = {"size": "smoke", "bf16": False, "in_order": True, "formula": True}
-    tasks = {name: {**task, "name": name} for name in ("ours", "three projections")}
+    tasks = {name: {**task, "name": name} for name in ("ours", "fused attention")}
     field = race.race(str(script), tasks, 1, False, rounds=2)
     for each in field.values():
         assert len(each["rounds"]) == 2
         assert each["tokens_per_second"] > 0
-    assert set(race.ratios(field, "ours")) == {"three projections"}
+    assert set(race.ratios(field, "ours")) == {"fused attention"}
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 100])

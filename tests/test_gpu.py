@@ -25,11 +25,11 @@ from transformer.maps import ablate_heads, all_heads, attention_maps
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs
 from transformer.text.batches import pad
+from transformer.training.chunked_loss import chunked_loss
 from transformer.training.distributed import ProcessGroup
-from transformer.training.fast_loss import chunked_loss
 from transformer.training.loop import phrasebook_model, train
 from transformer.training.loss import label_smoothed_loss
-from transformer.training.precision import bf16_autocast, made_for_bf16
+from transformer.training.precision import bf16_autocast, supports_bf16
 from transformer.training.run_folder import load_run
 from transformer.weights.files import read_training_state
 
@@ -208,7 +208,7 @@ def test_a_model_without_a_process_group_is_trained_where_it_is(dataset, tmp_pat
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_run_that_was_left_goes_on_exactly(dataset, tmp_path, bf16):
-    assert made_for_bf16(DEVICE)
+    assert supports_bf16(DEVICE)
     config = dataclasses.replace(CONFIG, bf16=bf16)
 
     def run(folder, steps=None):

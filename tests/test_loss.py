@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer.text.words import PAD_ID
-from transformer.training.fast_loss import chunked_loss
+from transformer.training.chunked_loss import chunked_loss
 from transformer.training.loss import label_smoothed_loss
 
 

@@ -18,7 +18,6 @@ from transformer import (
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
 from transformer.maps import all_heads
-from transformer.training.dropout import FastDropout
 
 pytestmark = pytest.mark.plain
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 32}
@@ -129,14 +128,6 @@ def test_flags_of_a_config_are_true_or_false() -> None:
         LanguageModelConfig(13, num_layers=1, norm_first="no", **SIZES)
     with pytest.raises(TypeError, match="tie_embeddings must be True or False, got 1"):
         LlamaConfig(13, num_layers=1, num_kv_heads=1, tie_embeddings=1, **SIZES)
-
-
-def test_fast_dropout_compiles_into_one_graph() -> None:
-    torch.compiler.reset()
-    model = nn.Sequential(nn.Linear(4, 4), FastDropout(0.5)).train()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    compiled(torch.randn(3, 4)).sum().backward()
-    torch.export.export(model, (torch.randn(3, 4),))
 
 
 def test_maps_of_a_wrapped_model_are_the_models() -> None:

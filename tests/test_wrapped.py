@@ -23,7 +23,7 @@ from transformer.decoding.step import CachedDecoder, evaluating
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
 from transformer.training.accuracy import exact_match
-from transformer.training.fast_loss import chunked_loss
+from transformer.training.chunked_loss import chunked_loss
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.trainer import train_translator
 

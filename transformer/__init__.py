@@ -53,9 +53,8 @@ from transformer.text.words import (
 )
 from transformer.training.accuracy import exact_match
 from transformer.training.bleu import corpus_scores
+from transformer.training.chunked_loss import chunked_loss
 from transformer.training.config import TrainingConfig, noam_learning_rate
-from transformer.training.dropout import use_fast_dropout
-from transformer.training.fast_loss import chunked_loss
 from transformer.training.loop import StepMetrics, phrasebook_model, train, train_step
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast
@@ -134,5 +133,4 @@ __all__ = [
     "train",
     "train_step",
     "train_translator",
-    "use_fast_dropout",
 ]

@@ -122,7 +122,6 @@ class MultiHeadAttention(nn.Module):
     def _split(
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch heads length d_k"]:
-        # torch.compile cannot read the method of this name under `bf16_autocast`.
         return torch.unflatten(x, -1, (self.num_heads, -1)).transpose(-3, -2)
 
     def extra_repr(self) -> str:

@@ -95,7 +95,6 @@ class Forecaster(nn.Module):
 
     def forward(self, history: Float[Tensor, "batch length"]) -> Forecast:
         _require_history(history, self.patch_size)
-        # torch.compile cannot read the method of this name under `bf16_autocast`.
         patches = torch.unflatten(history, 1, (-1, self.patch_size))
         x = self.position(self.embedding(patches))  # (batch, patches, d_model)
         last = self.encoder(x)[:, -1]  # has attended to every other

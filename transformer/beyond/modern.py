@@ -184,7 +184,6 @@ class GroupedQueryAttention(nn.Module):
     def _split(
         self, x: Float[Tensor, "batch length columns"]
     ) -> Float[Tensor, "batch heads length d_k"]:
-        # torch.compile cannot read the method of this name under `bf16_autocast`.
         return torch.unflatten(x, -1, (-1, self.d_k)).transpose(-3, -2)
 
     def _turn(self, x: Tensor, positions: Tensor | None) -> Tensor:

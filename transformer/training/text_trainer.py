@@ -23,9 +23,8 @@ from transformer.decoding.support import unwrap_to
 from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
-from transformer.training.dropout import use_fast_dropout
-from transformer.training.linear import fast_products
 from transformer.training.loop import StepMetrics
+from transformer.training.precision import bf16_autocast
 from transformer.training.run import Run
 from transformer.training.run_folder import RunFolder
 from transformer.training.train_state import TrainState
@@ -127,12 +126,10 @@ TEXT_PRESET = Preset(
 def language_model(
     vocab_size: int, sizes: Mapping[str, Any], seed: int = 0
 ) -> LanguageModel:
-    """An untrained language model, with the faster dropout."""
+    """An untrained language model."""
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays
         torch.default_generator.manual_seed(seed)
-        model = LanguageModel(LanguageModelConfig(vocab_size, **sizes))
-    use_fast_dropout(model)
-    return model
+        return LanguageModel(LanguageModelConfig(vocab_size, **sizes))
 
 
 def text_loss(
@@ -152,7 +149,7 @@ def text_loss(
     device = next(model.parameters()).device
     whole = (len(ids) - 1) // window * window
     total = 0.0
-    with evaluating(model), fast_products(device, bf16):
+    with evaluating(model), bf16_autocast(device, enabled=bf16):
         for first, last, width in ((0, whole, window), (whole, len(ids) - 1, None)):
             if first == last:
                 continue
@@ -248,7 +245,7 @@ class _TextRun(Run):
         total, labels = torch.zeros((), device=device), len(batch) * window
         with state.taking_step(f"{config.seed} {step}", learning_rate):
             for part in windows.split(rows):
-                with fast_products(device, config.bf16):
+                with bf16_autocast(device, enabled=config.bf16):
                     loss = _summed_loss(
                         state.model, part[:, :-1], part[:, 1:], config.label_smoothing
                     )

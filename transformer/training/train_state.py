@@ -26,12 +26,12 @@ from transformer.text.batches import (
     make_batch,
     split_by_tokens,
 )
+from transformer.training.chunked_loss import chunked_loss
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
-from transformer.training.fast_loss import chunked_loss
-from transformer.training.linear import fast_products
 from transformer.training.loop import paper_adam, training_mode
 from transformer.training.loss import label_smoothed_loss
+from transformer.training.precision import bf16_autocast
 
 __all__ = [
     "LossModule",
@@ -58,7 +58,7 @@ class LossModule(nn.Module):
     ) -> Float[Tensor, ""]:
         model, pad_id = self.model, self.model.config.pad_id
         smoothing, device = self.label_smoothing, source.device.type
-        with fast_products(device, self.bf16):
+        with bf16_autocast(device, enabled=self.bf16):
             if not _has_plain_output(model):
                 logits = model(source, decoder_input)
                 loss = label_smoothed_loss(logits, labels, smoothing, pad_id)

@@ -31,7 +31,6 @@ from transformer.text.words import Tokenizer
 from transformer.training.bleu import corpus_scores
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
-from transformer.training.dropout import use_fast_dropout
 from transformer.training.loop import StepMetrics
 from transformer.training.run import Run
 from transformer.training.run_folder import RunFolder
@@ -199,12 +198,10 @@ PRESETS = {
 def translation_model(
     vocab_size: int, sizes: Mapping[str, Any], seed: int = 0
 ) -> Transformer:
-    """An untrained model over a joint vocabulary, with the faster dropout."""
+    """An untrained model over a joint vocabulary."""
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays
         torch.default_generator.manual_seed(seed)
-        model = Transformer(TransformerConfig(vocab_size, vocab_size, **sizes))
-    use_fast_dropout(model)
-    return model
+        return Transformer(TransformerConfig(vocab_size, vocab_size, **sizes))
 
 
 def train_translator(

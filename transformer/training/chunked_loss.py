@@ -14,16 +14,12 @@ from transformer.checks import (
     require_positive,
     require_probability,
 )
-from transformer.onednn import onednn_pays, onednn_product
 from transformer.text.words import PAD_ID
 
-__all__ = [
-    "ChunkedLoss",
-    "chunked_loss",
-]
+__all__ = ["chunked_loss"]
 
 
-class ChunkedLoss(torch.autograd.Function):
+class _ChunkedLoss(torch.autograd.Function):
     """The sum of smoothed losses; its gradient is made in the same pass."""
 
     @staticmethod
@@ -37,47 +33,42 @@ class ChunkedLoss(torch.autograd.Function):
         needs_grad: bool,
     ) -> Float[Tensor, ""]:
         device = hidden.device.type
-        exact = torch.promote_types(weight.dtype, torch.float32)  # sums are kept in it
+        # Products are made in `dtype`; probabilities and sums are `exact`.
+        exact = torch.promote_types(weight.dtype, torch.float32)
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else weight.dtype
         table = weight.to(dtype)
         loss = torch.zeros((), dtype=exact, device=hidden.device)
-        onednn = onednn_pays(table)
         grad_hidden = torch.zeros_like(hidden, dtype=exact)
-        grad_weight = torch.zeros_like(weight.T if onednn else weight, dtype=exact)
-        # One buffer serves all chunks; each product of oneDNN brings its own memory.
-        buffer = table.new_empty(min(chunk_size, len(hidden)), len(table))
+        grad_weight = torch.zeros_like(weight, dtype=exact)
+        # All chunks use the same memory; probabilities are written over the logits
+        # where both have the same type.
+        all_logits = table.new_empty(min(chunk_size, len(hidden)), len(table))
+        all_probs = all_logits if dtype == exact else all_logits.to(exact)
         with torch.autocast(device, enabled=False):
             for start in range(0, len(hidden), chunk_size):
                 chunk = slice(start, start + chunk_size)
                 rows, label = hidden[chunk].to(dtype), labels[chunk, None]
-                if onednn:
-                    logits = onednn_product(rows, table.T)
-                else:
-                    logits = torch.mm(rows, table.T, out=buffer[: len(rows)])
+                logits, probs = all_logits[: len(rows)], all_probs[: len(rows)]
+                torch.mm(rows, table.T, out=logits)
                 label_logit = logits.gather(-1, label).squeeze(-1).to(exact)
-                probs = torch.softmax(logits, dim=-1, out=logits)  # in their place
+                torch.softmax(logits, dim=-1, dtype=exact, out=probs)
                 label_prob = probs.gather(-1, label).squeeze(-1)
-                log_sum = label_logit - label_prob.to(exact).log()  # log Σ exp(z)
-                tiny = torch.finfo(label_prob.dtype).tiny
-                underflow = label_prob < tiny  # then by its definition
-                logits = rows[underflow] @ table.T
-                log_sum[underflow] = logits.to(exact).logsumexp(-1)
-                loss += (log_sum - (1 - smoothing) * label_logit).sum()
+                log_prob = label_prob.log()
+                # A probability too small for its type has a logarithm all the same.
+                tiny = label_prob < torch.finfo(exact).tiny
+                log_sum = (rows[tiny] @ table.T).to(exact).logsumexp(-1)
+                log_prob[tiny] = label_logit[tiny] - log_sum
+                loss += (smoothing * label_logit - log_prob).sum()
                 if needs_grad:
                     each = torch.arange(len(rows), device=hidden.device)
                     probs[each, label[:, 0]] -= 1 - smoothing  # p - q, but for ε / V
-                    if onednn:
-                        grad_hidden[chunk] = onednn_product(probs, table)
-                        grad_weight += onednn_product(rows.T, probs)  # transposed
-                        continue
-                    grad_hidden[chunk] = (probs @ table).to(exact)
+                    slopes = logits.copy_(probs)  # rounded only now
+                    grad_hidden[chunk] = slopes @ table
                     if dtype == exact:
-                        grad_weight.addmm_(probs.T, rows)
+                        grad_weight.addmm_(slopes.T, rows)
                     else:  # a half-precision product cannot add to a float32 tensor
-                        grad_weight += probs.T @ rows
-            if onednn:
-                grad_weight = grad_weight.T.contiguous()
+                        grad_weight += slopes.T @ rows
             share = smoothing / len(weight)
             weight_sum = weight.sum(0, dtype=exact)
             hidden_sum = hidden.sum(0, dtype=exact)
@@ -110,10 +101,11 @@ def chunked_loss(
 ) -> Float[Tensor, ""]:
     """Label-smoothed cross-entropy of a linear map's outputs, chunk by chunk.
 
-    What `label_smoothed_loss(hidden @ weight.T, labels)` gives, in nats, but no tensor
-    has more than `chunk_size` rows of logits, and the loss is in float32 at least.
-    `weight` is the output projection's. `reduction` is "mean", over the labels that are
-    not padding, or "sum". A gradient with `create_graph` is refused.
+    This is `label_smoothed_loss(hidden @ weight.T, labels)`, in nats, but no tensor
+    holds more than `chunk_size` rows of logits. Probabilities and sums are in float32
+    at least, whatever the logits are in. `weight` is the output projection's.
+    `reduction` is "mean", over the labels that are not padding, or "sum". A gradient
+    with `create_graph` is refused.
 
     Raises:
         ValueError: for smoothing outside [0, 1), sizes that disagree, a `chunk_size`
@@ -135,7 +127,7 @@ def chunked_loss(
     if not len(labels):
         raise ValueError("a loss needs at least one label, got only padding")
     require_labels(labels, len(weight))
-    total = ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+    total = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
         hidden, weight, labels.long(), smoothing, chunk_size, torch.is_grad_enabled()
     )
     return total / len(labels) if reduction == "mean" else total
