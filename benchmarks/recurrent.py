@@ -44,7 +44,7 @@ from transformer.text.words import Tokenizer  # noqa: E402
 from transformer.training.bleu import corpus_scores  # noqa: E402
 from transformer.training.config import TrainingConfig  # noqa: E402
 from transformer.training.distributed import ProcessGroup  # noqa: E402
-from transformer.training.train_state import TrainState, validation_loss  # noqa: E402
+from transformer.training.state import TrainingState, validation_loss  # noqa: E402
 from transformer.training.trainer import PRESETS, TranslationDataset  # noqa: E402
 from transformer.weights.files import (  # noqa: E402
     read_training_state,
@@ -236,7 +236,7 @@ def train(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, curve_path = folder / "training.pt", folder / "curve.json"
-    state: Any = TrainState(model, config, ProcessGroup())  # type: ignore[arg-type]
+    state: Any = TrainingState(model, config, ProcessGroup())  # type: ignore[arg-type]
     run = json.dumps([dataset.digest(), dataclasses.asdict(config), "recurrent"])
     points: list[dict[str, float]] = []
     if path.is_file():
@@ -262,11 +262,10 @@ def train(
             loss, _ = state.train_step(examples, step, rate)
             labels = sum(len(target) + 1 for _, target in examples)
             losses, tokens = losses + loss * labels, tokens + labels
-        checked = validation_loss(
-            state.averaged, dataset.validation, config.batch_tokens
-        )
+        with state.averaged_weights() as averaged:
+            checked = validation_loss(averaged, dataset.validation, config.batch_tokens)
+            bleu = scores_of(averaged, dataset, dataset.validation_pairs, 1, 1.0)
         state.note_validation(checked, epoch)
-        bleu = scores_of(state.averaged, dataset, dataset.validation_pairs, 1, 1.0)
         points.append(
             {
                 "epoch": epoch,

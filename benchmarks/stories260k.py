@@ -25,16 +25,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from race import keep, made_here  # noqa: E402
-from transformer.pretrained.llama2c import (  # noqa: E402
-    Llama2cTokenizer,
-    from_llama2c,
-)
 
 from transformer.beyond.language_model import PromptDecoder  # noqa: E402
 from transformer.beyond.llama import Llama  # noqa: E402
 from transformer.decoding.search import greedy_search  # noqa: E402
 from transformer.maps import self_attention_maps  # noqa: E402
 from transformer.pretrained.llama import to_llama  # noqa: E402
+from transformer.pretrained.llama2c import (  # noqa: E402
+    Llama2cTokenizer,
+    from_llama2c,
+)
 
 RESULTS = ROOT / "benchmarks" / "results"
 TOKENS = 256  # as many as llama2.c writes, where it is documented

@@ -49,7 +49,7 @@ from transformer.training.run_folder import (  # noqa: E402
     read_metrics,
     read_run,
 )
-from transformer.training.train_state import TrainState  # noqa: E402
+from transformer.training.state import TrainingState  # noqa: E402
 from transformer.training.trainer import PRESETS, translation_model  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
@@ -302,7 +302,7 @@ def cost(
     dataset = load_dataset(options, chosen)
     size = dataset.target_tokenizer.vocab_size
     model = translation_model(size, chosen.sizes, config.seed)
-    state = TrainState(model, config, ProcessGroup())
+    state = TrainingState(model, config, ProcessGroup())
     lengths = [example_length(example) for example in dataset.train]
     batches = batches_by_tokens(lengths, config.batch_tokens, random.Random(0))
     tokens, began = 0, 0.0

@@ -15,7 +15,7 @@ from transformer.text.words import PAD_ID
 from transformer.training.chunked_loss import chunked_loss
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast, supports_bf16
-from transformer.training.train_state import LossModule
+from transformer.training.state import LossModule
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 

@@ -14,7 +14,6 @@ from transformer import (
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
-    use_fast_dropout,
 )
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import RMSNorm, exchange_parts
@@ -154,7 +153,6 @@ def test_a_parametrized_or_quantised_weight_is_foreign() -> None:
 def test_dropout_and_compiled_parts_are_known() -> None:
     model = small()
     model.encoder.layers[0].residuals[0].dropout = nn.Dropout(0.7)
-    use_fast_dropout(model)
     model.encoder.layers[1] = torch.compile(model.encoder.layers[1])
     model.decoder.compile()
     model.encoder.layers[0].register_forward_hook(lambda *_: None)

@@ -3,9 +3,11 @@
 import dataclasses
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
+import torch.distributed as dist
 from small_runs import CONFIG, ENVIRONMENT, ROOT, run_steps, small_model
 
 from transformer.text.batches import example_length
@@ -20,6 +22,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch
+import torch.distributed as dist
 from small_runs import load_dataset, run_steps, small_model
 from test_distributed import SHARED
 from transformer.training.distributed import ProcessGroup
@@ -129,22 +132,65 @@ def test_one_process_alone_needs_no_others(monkeypatch):
     group = ProcessGroup.start()
     assert (group.rank, group.size, group.device) == (0, 1, torch.device("cpu"))
     assert group.sum(1.5) == 1.5
-    assert group.first(lambda: "done") == "done"
+    assert group.on_rank_zero(lambda: "done") == "done"
     with pytest.raises(OSError, match="mine"), group.connected():
-        group.first(lambda: (_ for _ in ()).throw(OSError("mine")))
+        group.on_rank_zero(lambda: (_ for _ in ()).throw(OSError("mine")))
     group.close()
     assert not torch.distributed.is_initialized()
 
 
 def test_each_process_needs_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="no GPU was found here"):
-        ProcessGroup.start("cuda")
-    with pytest.raises(ValueError, match="no device 'nope' was found here"):
-        ProcessGroup.start("nope")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("nope", "mps"):
+        with pytest.raises(ValueError, match=f"no device '{name}' was found here"):
+            ProcessGroup.start(name)
+    current = []
+    cuda = types.SimpleNamespace(device_count=lambda: 2, set_device=current.append)
+    found = torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: cuda)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 5)
+    monkeypatch.setenv("WORLD_SIZE", "6")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ValueError, match="process 2 of this machine found 1"):
+    group = ProcessGroup.start("cuda")  # without a tensor on the first GPU
+    assert (group.rank, group.device) == (5, torch.device("cuda", 1))
+    assert current == [1]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match="process 3 of this machine found 2"):
         ProcessGroup.start("cuda")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (dist.DistNetworkError("port in use\n\n  at 29500"), "port in use at 29500"),
+        (RuntimeError("[/x/gloo/transport/pair.cc:1] closed"), "pair.cc:1. closed"),
+    ],
+)
+def test_what_a_connection_says_is_kept(error, line):
+    with (
+        pytest.raises(ValueError, match=f"processes failed: .*{line}") as caught,
+        ProcessGroup(0, 2).connected(),
+    ):
+        raise error
+    assert caught.value.__cause__ is error
+
+
+def test_another_error_is_not_taken_for_a_lost_connection():
+    message = "Could not restore the state from the store"
+    with pytest.raises(RuntimeError, match=message), ProcessGroup(0, 2).connected():
+        raise RuntimeError(message)
+
+
+def test_processes_wait_for_a_long_evaluation(monkeypatch):
+    found = {}
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda backend, **options: found.update(options, backend=backend),
+    )
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ProcessGroup.start("cpu")
+    assert found["backend"] == "gloo"
+    assert found["timeout"].total_seconds() >= 12 * 3600

@@ -4,6 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from transformer import PositionalEncoding, sinusoids
 
@@ -91,3 +95,19 @@ def test_the_table_is_of_the_default_dtype_like_weights() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert encode.table.equal(sinusoids(1024, 8).bfloat16())
+
+
+def test_on_a_device_without_64_bits_the_table_is_made_on_the_cpu() -> None:
+    """As Apple's GPUs are; a fake tensor has a device, but no numbers."""
+    made = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            made.extend(one for one in tree_leaves(found) if isinstance(one, Tensor))
+            return found
+
+    with FakeTensorMode(), Watch(), torch.device("cuda"):
+        table = sinusoids(4, 6)
+    assert table.device.type == "cuda"
+    assert {one.device.type for one in made if one.dtype == torch.float64} == {"cpu"}

@@ -16,7 +16,7 @@ from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.batches import pad
 from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
-from transformer.training.train_state import validation_loss
+from transformer.training.state import validation_loss
 from transformer.training.trainer import PRESETS, TranslationDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))

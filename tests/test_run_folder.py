@@ -434,8 +434,7 @@ def test_metrics_that_are_damaged_are_left_out(dataset, whole_run, tmp_path):
             lines[3].replace(b'"step": 4', b'"step": ' + b"9" * 5000),
             lines[3].replace(b'"step": 4', b'"step": 4.5'),
             lines[3].replace(b'"step": 4', b'"step": true'),
-            lines[3].replace(b'"step": 4', b'"step": 4, "more": 1'),
-            lines[3].replace(b'"loss": ', b'"loss": 1e999, "x": '),
+            lines[3].replace(b'"step": ', b'"step": 1e999, "x": '),
             b'{"step": 7, ',
         ):
             file.write(bad + b"\n")
@@ -448,6 +447,80 @@ def test_metrics_that_are_damaged_are_left_out(dataset, whole_run, tmp_path):
     assert read_metrics(tmp_path) == []
     with pytest.raises(ValueError, match=r"no folder of a run at .*nowhere"):
         read_metrics(tmp_path / "nowhere")
+
+
+def test_fields_that_are_not_ours_stay_in_the_metrics(dataset, tmp_path):
+    run_steps(dataset, tmp_path, 4)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"step": 2,', '"step": 2, "watts": 90,'))
+    assert [each.step for each in read_metrics(tmp_path)] == [1, 2, 3, 4]
+    run_steps(dataset, tmp_path, 1)
+    lines = list(map(json.loads, path.read_text().splitlines()))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert lines[1]["watts"] == 90
+
+
+def test_a_finished_run_is_not_described_anew(dataset, tmp_path):
+    run_steps(dataset, tmp_path)
+    before = (tmp_path / "run.json").read_bytes()
+    for change in ({"epochs": 2}, {"patience": 1}, {"micro_batch_tokens": 100}):
+        config = dataclasses.replace(CONFIG, **change)
+        assert run_steps(dataset, tmp_path, config=config)[0] == []
+        assert (tmp_path / "run.json").read_bytes() == before
+    longer = dataclasses.replace(CONFIG, epochs=4)
+    run_steps(dataset, tmp_path, 1, longer)
+    assert read_run(tmp_path).training["epochs"] == 4
+
+
+def test_what_changes_no_result_may_change_on_the_way(dataset, tmp_path):
+    run_steps(dataset, tmp_path, 4)
+    parts = dataclasses.replace(CONFIG, micro_batch_tokens=100, bf16=True)
+    assert run_steps(dataset, tmp_path, 1, parts)[0][0].step == 4
+    assert read_run(tmp_path).training["bf16"] is True
+    other = dataclasses.replace(CONFIG, label_smoothing=0.2)
+    message = r"label_smoothing is 0\.1, here 0\.2 \(--label-smoothing\)"
+    with pytest.raises(ValueError, match=message):
+        run_steps(dataset, tmp_path, 1, other)
+    fewer = small_model(dataset, num_encoder_layers=2)
+    with pytest.raises(ValueError, match=r"is 1, here 2 \(--layers\)"):
+        run_steps(dataset, tmp_path, 1, model=fewer)
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["moved", "replaced"])
+def test_a_folder_that_is_moved_while_it_trains_is_noticed(dataset, tmp_path, new):
+    run = train_translator(small_model(dataset), dataset, CONFIG, tmp_path / "run")
+    next(run)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    if not new:
+        (tmp_path / "run").mkdir()
+    with pytest.raises(ValueError, match="run was moved or removed while it trained"):
+        list(run)
+    assert (tmp_path / "run").exists() != new
+    if not new:
+        assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_run_stops_where_it_is_asked_to_and_goes_on(dataset, whole_run, tmp_path):
+    asked, reported = [], []
+    run = train_translator(
+        small_model(dataset),
+        dataset,
+        CONFIG,
+        tmp_path,
+        checkpoint_every=3,
+        keep_epochs=2,
+        report=reported.append,
+        stop=lambda: bool(asked),
+    )
+    for metrics in run:
+        if metrics.step == 7:
+            asked.append(True)
+    assert metrics.step == 7
+    assert newest(tmp_path).name == "training-00000007.pt"
+    assert reported == ["stopped after step 7 of 15"]
+    again, _ = run_steps(dataset, tmp_path)
+    assert again[0].step == 8
+    assert_same_run(tmp_path, whole_run)
 
 
 @pytest.mark.parametrize("wrong", [b"{", b"[]", b"\xff\xfe{}", b"[" * 99_999, b"{}"])

@@ -1,5 +1,6 @@
 """Language models on plain text: the data, the run, and the generator of texts."""
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -20,7 +21,7 @@ from transformer.beyond.text_generator import (
 from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Vocabulary, WordTokenizer
-from transformer.training.run_folder import read_metrics
+from transformer.training.run_folder import read_metrics, read_run
 from transformer.training.text_trainer import (
     TEXT_PRESET,
     TextDataset,
@@ -115,10 +116,10 @@ def test_lines_come_back_and_spaces_are_joined():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, "cannot read"),
+        (None, "cannot be read"),
         (b"", "has no text in it"),
         (b" \n\t\n", "has no text in it"),
-        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b"\xff\xfe\x00", "cannot be read as text"),
     ],
 )
 def test_what_is_no_text_is_refused(tmp_path, data, message):
@@ -334,6 +335,37 @@ def test_a_model_of_another_kind_is_named(dataset, tmp_path):
 def test_one_file_may_stand_alone(book, dataset):
     for file in (book, str(book)):
         assert TextDataset.load(file, vocab_size=90).digest() == dataset.digest()
+
+
+def test_a_text_without_an_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformer.text.multi30k.MAX_FILE_BYTES", 1000)
+    (tmp_path / "text").write_text("Jane visits Africa.\n" * 100)
+    with pytest.raises(ValueError, match="it has more than 1,000 bytes"):
+        TextDataset.load(tmp_path / "text")
+
+
+@pytest.mark.plain
+def test_a_tokenizer_that_no_file_can_hold_is_refused_at_once(dataset, tmp_path):
+    mute = copy.copy(dataset.tokenizer)
+    mute.to_json = lambda: None
+    with pytest.raises((TypeError, ValueError), match="to_json gives must be text"):
+        train_language_model(
+            language_model(90, SIZES),
+            dataset._replace(tokenizer=mute),
+            CONFIG,
+            tmp_path / "run",
+        )
+
+
+@pytest.mark.plain
+def test_a_run_remembers_its_files_and_stops_where_it_is_asked_to(book, tmp_path):
+    dataset = TextDataset.load(book, vocab_size=90)
+    steps = train_language_model(
+        new_model(dataset), dataset, CONFIG, tmp_path, stop=lambda: True
+    )
+    assert [metrics.step for metrics in steps] == [1]
+    assert (tmp_path / "training-00000001.pt").exists()
+    assert read_run(tmp_path).data == [str(book)]
 
 
 def test_a_text_without_a_next_token_has_no_loss(dataset):

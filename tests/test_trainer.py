@@ -4,8 +4,11 @@ import copy
 import dataclasses
 import math
 import random
+import threading
 import time
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from small_runs import (
@@ -23,13 +26,14 @@ from torch import nn
 
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
+from transformer.encoder import FeedForward
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import example_length, make_batch
 from transformer.training.bleu import corpus_scores
 from transformer.training.distributed import ProcessGroup
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.run_folder import load_run, read_run
-from transformer.training.train_state import LossModule, TrainState, validation_loss
+from transformer.training.state import LossModule, TrainingState, validation_loss
 from transformer.training.trainer import (
     PRESETS,
     TranslationDataset,
@@ -40,7 +44,7 @@ from transformer.weights.files import read_training_state
 
 
 def train_state(dataset, config=CONFIG, **sizes):
-    return TrainState(small_model(dataset, **sizes), config, ProcessGroup())
+    return TrainingState(small_model(dataset, **sizes), config, ProcessGroup())
 
 
 def weights(model):
@@ -212,8 +216,11 @@ def test_the_moving_average_is_the_one_with_a_short_memory_at_first(dataset):
         decay = min(0.2, step / (10 + step))
         for name, weight in state.model.named_parameters():
             average[name].lerp_(weight.detach(), 1 - decay)
-        assert equal(weights(state.averaged), average)  # bit for bit
-    assert not equal(weights(state.averaged), weights(state.model))
+        assert equal(state.average, average)  # bit for bit
+    assert not equal(state.average, weights(state.model))
+    with state.averaged_weights() as averaged:
+        assert equal(weights(averaged), average)
+    assert not equal(weights(state.model), average)
 
 
 def test_hooks_and_adapters_on_the_output_count(dataset):
@@ -296,7 +303,7 @@ def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
             seen[each.validation_loss] = state["average"]
     best = seen[min(seen)]
     for name, weight in model.named_parameters():
-        assert torch.equal(weight, best[f"module.{name}"])
+        assert torch.equal(weight, best[name])
     assert equal(weights(load_run(tmp_path / "run").model), weights(model))
     again = small_model(dataset, seed=9)
     assert list(train_translator(again, dataset, CONFIG, tmp_path / "run")) == []
@@ -362,9 +369,7 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(dataset, monkey
         train_translator(model, dataset, CONFIG, "")
     mute = copy.copy(dataset.source_tokenizer)
     mute.to_json = lambda: None  # a file could not hold it
-    with pytest.raises(
-        ValueError, match=r"what \w+\.to_json gives must be text, got N"
-    ):
+    with pytest.raises(TypeError, match=r"what \w+\.to_json gives must be text, got N"):
         train_translator(model, dataset._replace(source_tokenizer=mute), CONFIG, "run")
     for name in ("train", "validation", "validation_pairs"):
         one = name.replace("_pairs", " pair")
@@ -401,7 +406,7 @@ def test_the_state_of_a_run_is_restored_to_the_last_bit(dataset):
             lambda state: state.update(best_weights={"x": torch.ones(3)}),
             "best weights are misshapen",
         ),
-        (lambda state: state["average"].popitem(), "does not fit the model: .*Missing"),
+        (lambda state: state["average"].popitem(), "the average are misshapen"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_in_one_line(dataset, change, message):
@@ -463,6 +468,108 @@ def test_a_model_is_trained_where_it_is(dataset, monkeypatch):
         train_translator(model, dataset, CONFIG, None, ProcessGroup())
     train_translator(small_model(dataset), dataset, CONFIG, None, ProcessGroup())
     assert [device.type for device in devices] == ["cpu", "meta", "cpu", "cpu"]
+
+
+class Counter:
+    """Counts its calls, and cannot be copied: as loggers are."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.modes = []
+
+    def __call__(self, module, *_):
+        with self.lock:
+            self.modes.append(module.training)
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore:Full backward hook")  # of a model that reads ids
+@pytest.mark.parametrize("kind", ["forward", "full_backward"])
+@pytest.mark.parametrize("place", ["model", "output"])
+def test_hooks_are_called_once_a_step(dataset, kind, place):
+    model, counter = small_model(dataset), Counter()
+    owner = model if place == "model" else model.output
+    getattr(owner, f"register_{kind}_hook")(counter)
+    run_steps(dataset, None, 2, model=model)
+    assert counter.modes == [True, True]
+
+
+@pytest.mark.plain
+def test_an_optimizer_and_a_schedule_of_ones_own(dataset, tmp_path):
+    def sgd(model, momentum=0.9):
+        return torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
+
+    def falling(step, total_steps):
+        return 0.1 / step
+
+    own = {"optimizer": sgd, "schedule": falling}
+    whole, _ = run_steps(dataset, tmp_path / "whole", **own)
+    assert [each.learning_rate for each in whole[:2]] == [0.1, 0.05]
+    run_steps(dataset, tmp_path / "cut", 7, **own)
+    rest, _ = run_steps(dataset, tmp_path / "cut", **own)
+    assert rest[-1]._replace(seconds=0) == whole[-1]._replace(seconds=0)
+    files = [tmp_path / n / "model.safetensors" for n in ("whole", "cut")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    for other, message in (
+        ({"schedule": falling}, "its optimizer is 'torch.optim.sgd.SGD', here 'torch"),
+        ({"optimizer": sgd}, "its schedule is '.*, here None"),
+        (own | {"optimizer": partial(sgd, momentum=0.5)}, "momentum 0.9, here 0.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_steps(dataset, tmp_path / "cut", 1, **other)
+    own["schedule"] = lambda step, total_steps: 0.2 / step
+    run_steps(dataset, tmp_path / "lambda", 4, **own)
+    own["schedule"] = lambda step, total_steps: 0.4 / step
+    with pytest.raises(ValueError, match=r"learning rate at step 3 was .*, here"):
+        run_steps(dataset, tmp_path / "lambda", 1, **own)
+
+
+class GELUFeedForward(FeedForward):
+    def forward(self, x):
+        return self.contract(nn.functional.gelu(self.expand(x)))
+
+
+@pytest.mark.plain
+def test_a_class_that_is_not_ours_is_named_at_the_start(dataset):
+    model = small_model(dataset)
+    layer = model.encoder.layers[0]
+    layer.feed_forward = GELUFeedForward(16, 16)
+    _, reported = run_steps(dataset, None, 1, model=model)
+    assert len(reported) == 1
+    assert "GELUFeedForward at encoder.layers.0.feed_forward" in reported[0]
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda x: [*np.array(x)]])
+def test_ids_of_numpy_and_tensors_train_in_a_folder(dataset, tmp_path, kind):
+    train = [(kind(one), kind(other)) for one, other in dataset.train]
+    metrics, _ = run_steps(dataset._replace(train=train), tmp_path, 1)
+    assert metrics[0] == run_steps(dataset, None, 1)[0][0]._replace(
+        seconds=metrics[0].seconds
+    )
+    assert run_steps(dataset, tmp_path, 1)[0]  # the same run
+
+
+def test_sentences_too_long_to_train_on_count_in_validation(corpus, dataset):
+    """As in `evaluate`, where they are blank translations."""
+    few = TranslationDataset.load(corpus, "fr", "en", vocab_size=120, max_tokens=20)
+    assert len(few.validation) < len(few.validation_pairs) == 6
+
+
+@pytest.mark.plain
+def test_subwords_are_learned_once(corpus, tmp_path):
+    said, run = [], tmp_path / "run"
+    load = partial(
+        TranslationDataset.load, corpus, "fr", "en", max_tokens=64, report=said.append
+    )
+    one = load(vocab_size=120, run=run)
+    again = load(vocab_size=120, run=run)
+    assert one.digest() == again.digest()
+    assert sum("learning subwords" in line for line in said) == 1
+    assert load(vocab_size=130, run=run).source_tokenizer.vocab_size == 130
+    (run / "run.subwords.json").write_bytes(b"{")
+    assert load(vocab_size=120, run=run).digest() == one.digest()
+    assert run_steps(one, run, 1)[0]  # the folder may still become a run's
 
 
 @pytest.mark.plain

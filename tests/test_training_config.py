@@ -1,11 +1,17 @@
 import dataclasses
+import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer.training.config import TrainingConfig, noam_learning_rate
+from transformer.training.config import (
+    SCHEDULES,
+    TrainingConfig,
+    noam_learning_rate,
+)
 
 
 @given(st.integers(1, 1024), st.integers(1, 8000))
@@ -72,6 +78,24 @@ def test_the_defaults_are_what_the_shipped_weights_were_trained_with():
     assert (config.max_grad_norm, config.learning_rate, config.seed) == (1.0, None, 0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.epochs = 9
+
+
+def test_a_schedule_of_ones_own_is_chosen_by_its_name(monkeypatch):
+    monkeypatch.setitem(SCHEDULES, "constant", lambda step, total, warmup: 1.0)
+    config = TrainingConfig(
+        schedule="constant", learning_rate=0.01, warmup_steps=10, cooldown=0.0
+    )
+    assert config.learning_rate_at(5, 100, 64) == pytest.approx(0.005)
+    assert config.learning_rate_at(90, 100, 64) == 0.01
+
+
+@pytest.mark.plain
+def test_numbers_of_numpy_become_pythons():
+    config = TrainingConfig(
+        learning_rate=np.float32(0.5), label_smoothing=np.float64(0.25)
+    )
+    assert (config.learning_rate, config.label_smoothing) == (0.5, 0.25)
+    json.dumps(dataclasses.asdict(config))
 
 
 def test_every_field_is_documented():

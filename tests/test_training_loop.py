@@ -244,3 +244,12 @@ def test_a_batch_goes_to_a_device():
     batch = make_batch(EXAMPLES).to("meta")
     assert {ids.device.type for ids in batch} == {"meta"}
     assert isinstance(batch, Batch)
+
+
+@pytest.mark.plain
+def test_a_training_that_diverges_ends_with_a_line():
+    config = TrainingConfig(
+        learning_rate=1e30, max_grad_norm=1e30, warmup_steps=1, cooldown=0.0
+    )
+    with pytest.raises(ValueError, match=r"step \d+ diverged.*lower learning rate"):
+        list(train(small_model(), EXAMPLES, config))

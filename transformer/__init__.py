@@ -54,10 +54,11 @@ from transformer.text.words import (
 from transformer.training.accuracy import exact_match
 from transformer.training.bleu import corpus_scores
 from transformer.training.chunked_loss import chunked_loss
-from transformer.training.config import TrainingConfig, noam_learning_rate
+from transformer.training.config import TrainingConfig
 from transformer.training.loop import StepMetrics, phrasebook_model, train, train_step
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast
+from transformer.training.text_trainer import TextDataset, train_language_model
 from transformer.training.trainer import PRESETS, TranslationDataset, train_translator
 
 __version__ = "0.1.0"
@@ -85,6 +86,7 @@ __all__ = [
     "Residual",
     "StepMetrics",
     "SubwordTokenizer",
+    "TextDataset",
     "TextGenerator",
     "TokenEmbedding",
     "Tokenizer",
@@ -117,7 +119,6 @@ __all__ = [
     "label_smoothed_loss",
     "make_batch",
     "n_best",
-    "noam_learning_rate",
     "pad",
     "padding_mask",
     "phrasebook_examples",
@@ -131,6 +132,7 @@ __all__ = [
     "to_torch",
     "tokenize",
     "train",
+    "train_language_model",
     "train_step",
     "train_translator",
 ]

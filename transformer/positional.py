@@ -29,13 +29,16 @@ def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
         raise ValueError(
             f"d_model must be even, a cosine for every sine, got {d_model}"
         )
-    if torch.empty(0).is_meta:  # where tensors have shapes and no numbers
+    device = torch.empty(0).device
+    if device.type == "meta":  # where tensors have shapes and no numbers
         return torch.empty(length, d_model)
-    position = torch.arange(length, dtype=torch.float64)
-    rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    # On the CPU, because not every device has numbers of 64 bits.
+    position = torch.arange(length, dtype=torch.float64, device="cpu")
+    column = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")
+    rate = 10_000 ** (-column / d_model)
     angle = torch.outer(position, rate)
     table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
-    return table.to(torch.get_default_dtype())
+    return table.to(torch.get_default_dtype()).to(device)
 
 
 class PositionalEncoding(nn.Module):

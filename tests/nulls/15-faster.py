@@ -12,22 +12,6 @@ backward = {n: 2 * count for n, count in forward.items()}
 # null: the backward pass takes as many as the forward pass
 backward = forward
 
-# %% claim: As shipped, the loss in chunks
-# null: each step brings the same factor
-rates_of, steps = tiny, list(rungs)
-
-
-def tiny(runs, **settings):
-    rates = rates_of(runs, **settings)
-    factor = (rates["ours"] / rates["plain"]) ** (1 / (len(steps) - 1))
-    return {name: rates["plain"] * factor**i for i, name in enumerate(steps)}
-
-
-# %% claim: As shipped, the loss in chunks
-# null: memory kept makes no difference
-rates_of = tiny
-tiny = lambda runs, kept: rates_of(runs, kept=False)
-
 # %% claim: Autograd's gradient of the loss
 # null: no smoothing: the label alone
 q = F.one_hot(torch.tensor(1), 4).float()
@@ -70,14 +54,6 @@ chunks = chunked_loss
 chunked_loss = lambda hidden, weight, labels: chunks(
     hidden, weight, labels, chunk_size=labels.numel()
 )
-
-# %% claim: The chunked loss takes less
-# null: chunks make no difference
-took["chunked"] = took["plain"]
-
-# %% claim: The chunked loss takes less
-# null: PyTorch's own takes as long as the plain one
-took["PyTorch's"] = took["plain"]
 
 # %% claim: The step's loss equals
 # null: the padding of the source is attended to
@@ -133,95 +109,137 @@ bucketed = at_random
 # null: random batches waste as little
 at_random = bucketed
 
-# %% claim: In random batches every model
-# null: the order makes no difference
-rates_of = tiny
-tiny = lambda runs, kept, in_order=True: rates_of(runs, kept=kept)
+# %% claim: The fast step calls fewer
+# null: it calls as many
+operations["fast"] = operations["plain"]
 
-# %% claim: Over a million decisions
-# null: a neighbouring share
-drop = FastDropout
-FastDropout = lambda share: drop(share + 0.005)
+# %% claim: Matrix products take more than
+# null: all kinds take the same
+profiles = {name: dict.fromkeys(parts, 0.2) for name, parts in profiles.items()}
 
-# %% claim: Over a million decisions
-# null: what is kept is not scaled
-forward = FastDropout.forward
-FastDropout.forward = lambda self, x: (forward(self, x) != 0).to(x.dtype)
+# %% claim: Matrix products take more than
+# null: decoding is profiled alike in any company
+profiles["token of 1 sentence"] = profiles["token of 32 sentences"]
 
-# %% claim: Over a million decisions
-# null: numbers are dropped in pairs
-forward = FastDropout.forward
-FastDropout.forward = lambda self, x: (
-    forward(self, x[:, ::2]).repeat_interleave(2, 1) if self.training else x
-)
+# %% claim: As shipped, the loss in chunks
+# null: each step brings the same factor
+rates_of, steps = tiny, list(rungs)
 
-# %% claim: Over a million decisions
-# null: drops in evaluation too
-FastDropout.eval = lambda self: self
 
-# %% claim: Over a million decisions
-# null: no faster than PyTorch's dropout
-rates_of = tiny
-tiny = lambda runs, kept: dict.fromkeys(rates_of(runs, kept=kept), 1.0)
+def tiny(**settings):
+    rates = rates_of(**settings)
+    factor = (rates["ours"] / rates["plain"]) ** (1 / (len(steps) - 1))
+    return {name: rates["plain"] * factor**i for i, name in enumerate(steps)}
 
-# %% claim: In every stored run the compiled
-# null: as fast as ours
-median = {"ahead": {"compiled": {"median": 1.0}}}
-results = lambda name: {"runs": [median]}
 
-# %% claim: Keeping memory, at width 128
+# %% claim: As shipped, the loss in chunks
 # null: memory kept makes no difference
 rates_of = tiny
-tiny = lambda runs, bf16, kept: rates_of(runs, bf16=bf16, kept=False)
+tiny = lambda kept: rates_of()
 
-# %% claim: Keeping memory, at width 128
+# %% claim: The chunked loss takes less
+# null: chunks make no difference
+took["chunked"] = took["plain"]
+
+# %% claim: In batches of random lengths
+# null: the order makes no difference
+mixed = shipped
+
+# %% claim: Keeping memory makes
+# null: memory kept makes no difference
+kept = shipped
+
+# %% claim: Keeping memory makes
 # null: it brings ours what it brings MarianMT
+kept = {**kept, "ours": kept["MarianMT"]}
+
+# %% claim: As shipped, ours trains
+# null: as fast as the libraries
+lead = lambda run: 1.0
+
+# %% claim: As shipped, ours trains
+# null: the plain loss makes no difference
 rates_of = tiny
-tiny = lambda runs, bf16, kept: {
-    **rates_of(runs, bf16=bf16, kept=kept),
-    "ours": rates_of(runs, bf16=bf16, kept=kept)["MarianMT"],
+tiny = lambda *precision, **settings: {
+    **rates_of(*precision, **settings),
+    "fused attention": rates_of(*precision, **settings)["ours"],
 }
 
-# %% claim: With the plain loss and memory kept
-# null: the plain loss makes no difference
-lead_of = lead
-lead = lambda name, **settings: lead_of("ours", **settings)
-
-# %% claim: With the plain loss and memory kept
-# null: the rest brings what the loss does
-factors_of = factors
-
-
-def factors(**settings):
-    setting, model_part, loss, dropout, linear = factors_of(**settings)
-    return setting, model_part, dropout, loss, linear
-
-
-# %% claim: With the plain loss and memory kept
-# null: linear layers by oneDNN bring nothing
-factors_of = factors
-factors = lambda **settings: (*factors_of(**settings)[:-1], 1.0)
-
-# %% claim: With the plain loss and memory kept
-# null: the setting brings nothing
-factors_of = factors
-factors = lambda **settings: (1.0, *factors_of(**settings)[1:])
-
-# %% claim: With the plain loss and memory kept
-# null: as fast as the libraries
-leads = lambda run: [1.0, 1.0]
-
-# %% claim: With the plain loss and memory kept
+# %% claim: As shipped, ours trains
 # null: as much memory as the libraries
-peak = lambda run: 1.0
+for run in ours_in.values():
+    run["field"]["ours"]["peak_mb"] = run["field"]["MarianMT"]["peak_mb"]
 
-# %% claim: With memory kept, at width 128
-# null: as fast as the libraries
-among = {name: [1.0, 1.0] for name in among}
+# %% claim: In every race the fast step
+# null: as fast as MarianMT, as CTranslate2
+for run in decoding:
+    run["ahead"] = {name: {"median": 1.0} for name in run["ahead"]}
 
-# %% claim: With memory kept, at width 128
-# null: the races disagree by a fifth
-among["all"] = [1.2 * value for value in among["three"]]
+# %% claim: In every race the fast step
+# null: other words
+decoding[0]["same_words"] = False
+
+# %% claim: From 64 to 256 tokens our speed
+# null: the cache makes no difference
+falls = dict.fromkeys(falls, falls["ours", 1])
+
+# %% claim: From 64 to 256 tokens our speed
+# null: no cache: ours falls as the uncached one
+falls = dict.fromkeys(falls, falls["torch.nn.Transformer", 1])
+
+# %% claim: Thirty-two rows cost less
+# null: in proportion to the rows
+costs = {count: float(count) for count in costs}
+
+# %% claim: Thirty-two rows cost less
+# null: a sentence costs the same in any company
+speeds = speeds_of
+speeds_of = lambda runs, **case: speeds(runs, **{**case, "batch": 1})
+
+# %% claim: As written our step
+# null: all three are alike
+as_written = dict.fromkeys(as_written, as_written["ours"])
+
+# %% claim: As written our step
+# null: no change brings anything
+compiled = dict.fromkeys(compiled, as_written["ours"])
+
+# %% claim: As written our step
+# null: dropout costs nothing
+compiled = {**compiled, "without dropout": compiled["loss"]}
+
+# %% claim: As written our step
+# null: the libraries gain as much by the compiler
+compiled = {**compiled, **dict.fromkeys(LIBRARIES, compiled["loss"])}
+
+# %% claim: With 256 rows at a time our loss
+# null: chunks of any size are alike
+loss_rows["ms"] = dict.fromkeys(loss_rows["ms"], 7.0)
+
+# %% claim: At 32 tokens the memory-efficient kernel
+# null: one kernel is as fast as the other
+attention = {
+    length: {mask: dict.fromkeys(kinds, 1.0) for mask, kinds in masks.items()}
+    for length, masks in attention.items()
+}
+
+# %% claim: At 32 tokens the memory-efficient kernel
+# null: a mask costs nothing
+attention[1024]["is_causal"] = attention[1024]["causal and padding mask"]
+
+# %% claim: For one sentence the graph
+# null: a graph is as fast as Python
+gpu_decoding = {
+    name: {**found, "CUDA graph": found["greedy"]}
+    for name, found in gpu_decoding.items()
+}
+
+# %% claim: For one sentence the graph
+# null: both libraries' beams are alike
+gpu_decoding = {
+    name: {**found, "beam 4": found["MarianMT, beam 4"]}
+    for name, found in gpu_decoding.items()
+}
 
 # %% claim: Under autocast a trained
 # null: autocast makes no difference
@@ -252,132 +270,3 @@ def bf16_autocast(device):
             weight.copy_(torch.ldexp((mantissa * 8).round() / 8, exponent))
     with _autocast(device):
         yield
-
-
-# %% claim: The fast step calls fewer
-# null: it calls as many
-operations["fast"] = operations["plain"]
-
-# %% claim: On one thread every stored run
-# null: as fast as MarianMT, as CTranslate2
-for run in decoding["runs"]:
-    run["ahead"] = {name: {"median": 1.0} for name in run["ahead"]}
-
-# %% claim: On one thread every stored run
-# null: other words
-decoding["runs"][0]["same_words"] = False
-
-# %% claim: On all four processors, for one sentence
-# null: the cache makes no difference
-speeds = speeds_of
-speeds_of = lambda runs, **case: dict.fromkeys(NAMES, speeds(runs, **case)["ours"])
-
-# %% claim: On all four processors, for one sentence
-# null: no cache: ours falls as the uncached one
-speeds = speeds_of
-speeds_of = lambda runs, **case: dict.fromkeys(
-    NAMES, speeds(runs, **case).get("torch.nn.Transformer", 1.0)
-)
-
-# %% claim: On all four processors, for one sentence
-# null: thirty-two with a beam fall no further than one sentence
-speeds = speeds_of
-speeds_of = lambda runs, **case: speeds(runs, **{**case, "batch": 1, "beams": 1})
-
-# %% claim: Thirty-two rows cost less
-# null: in proportion to the rows
-costs = {count: float(count) for count in costs}
-
-# %% claim: Thirty-two rows cost less
-# null: a sentence costs the same in any company
-speeds = speeds_of
-speeds_of = lambda runs, **case: speeds(runs, **{**case, "batch": 1})
-
-# %% claim: Thirty-two rows cost less
-# null: a matrix as small as the model
-weights = weights[:256]
-
-# %% claim: Thirty-two rows cost less
-# null: a model as large as the matrix
-profiled = torch.nn.Linear(4096, 4096)
-
-# %% claim: Matrix products take more than
-# null: all kinds take the same
-profiles = {name: dict.fromkeys(parts, 0.2) for name, parts in profiles.items()}
-
-# %% claim: Matrix products take more than
-# null: decoding is profiled alike in any company
-profiles["token of 1 sentence"] = profiles["token of 32 sentences"]
-
-# %% claim: Two threads are faster than
-# null: two of anything are as fast as one
-ways = dict.fromkeys(ways, ways["one thread"])
-
-# %% claim: Two threads are faster than
-# null: threads and processes are alike
-ways["two threads"] = ways["two processes"]
-
-# %% claim: As written our step
-# null: all three are alike
-as_written = dict.fromkeys(as_written, as_written["ours"])
-
-# %% claim: As written our step
-# null: no change brings anything
-compiled = dict.fromkeys(compiled, as_written["ours"])
-
-# %% claim: As written our step
-# null: dropout costs nothing
-compiled = {**compiled, "without dropout": compiled["loss"]}
-
-# %% claim: As written our step
-# null: the libraries gain as much by the compiler
-compiled = {**compiled, **dict.fromkeys(LIBRARIES, compiled["loss"])}
-
-# %% claim: As written our step
-# null: the loss waits for nothing, compiled or not
-compiled = {**compiled, "loss": compiled["whole"]}
-
-# %% claim: The memory-efficient kernel takes
-# null: one kernel is as fast as the other
-attention = {
-    length: {mask: dict.fromkeys(kinds, 1.0) for mask, kinds in masks.items()}
-    for length, masks in attention.items()
-}
-
-# %% claim: The memory-efficient kernel takes
-# null: a mask costs nothing
-attention[1024]["is_causal"] = attention[1024]["causal and padding mask"]
-
-# %% claim: In both runs the graph decodes
-# null: a graph is as fast as Python
-gpu_decoding = {
-    name: {**found, "CUDA graph": found["greedy"]}
-    for name, found in gpu_decoding.items()
-}
-
-# %% claim: In both runs the graph decodes
-# null: both libraries' beams are alike
-gpu_decoding = {
-    name: {**found, "beam 4": found["MarianMT, beam 4"]}
-    for name, found in gpu_decoding.items()
-}
-
-# %% claim: With 256 rows at a time our loss
-# null: chunks of any size are alike
-loss_rows["ms"] = dict.fromkeys(loss_rows["ms"], 7.0)
-
-# %% claim: On an Intel processor, as shipped, a training
-# null: it is the same with memory kept
-slower[False, True] = slower[False, False]
-
-# %% claim: On an Intel processor, as shipped, a training
-# null: one library is as fast as the other
-slower = {**slower, (False, False): 1.0}
-
-# %% claim: The base model's training takes
-# null: two operations for each weight and token
-weights_of_base = None
-base_parameters = Transformer.parameters
-Transformer.parameters = lambda self: [
-    torch.empty(sum(each.numel() for each in base_parameters(self)) // 3, device="meta")
-]

@@ -209,7 +209,7 @@ def find_data_of_run(weights: Path) -> Path:
     """
     folder = weights if weights.is_dir() else weights.parent
     data = read_run(folder).data if (folder / "run.json").is_file() else None
-    if data is None:
+    if not isinstance(data, str):
         raise ValueError(f"{weights} does not say which sentences to read: give --data")
     if not Path(data).is_dir() and not is_cache_folder(Path(data)):
         raise ValueError(f"the run's sentences are no longer in {data}: give --data")

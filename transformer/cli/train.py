@@ -36,7 +36,7 @@ from transformer.model import TransformerConfig
 from transformer.text.multi30k import TEXTS, read_pairs
 from transformer.training.config import SCHEDULES
 from transformer.training.distributed import ProcessGroup
-from transformer.training.precision import made_for_bf16
+from transformer.training.precision import supports_bf16
 from transformer.training.run_folder import read_run
 from transformer.training.text_trainer import (
     TEXT_PRESET,
@@ -162,7 +162,7 @@ def train(
         require_run_folder(out)
         require_task(out, task)
     device = find_device(device)
-    bf16 = made_for_bf16(device) if precision == "auto" else precision == "bf16"
+    bf16 = supports_bf16(device) if precision == "auto" else precision == "bf16"
     if task == "lm":
         names = "source", "target", "text", "preset", "keep_epochs"
         refuse_given(context, "for translators, not for --task lm", *names)
@@ -197,7 +197,7 @@ def train_on_pairs(
     group = ProcessGroup.start(device)
     progress = Progress(quiet=group.rank > 0)
     try:
-        group.first(lambda: find_corpus(data, text, languages))  # fetched once
+        group.on_rank_zero(lambda: find_corpus(data, text, languages))  # fetched once
         folder = find_corpus(data, text, languages)
         config = plan.training
         pairs = len(read_pairs(folder, text, "train", *languages))

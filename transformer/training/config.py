@@ -4,9 +4,15 @@ Made from book/12-training.md: edit the chapter, not this file.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from transformer.checks import require_bool, require_positive, require_probability
+from transformer.checks import (
+    is_number,
+    require_bool,
+    require_positive,
+    require_probability,
+)
 
 __all__ = [
     "noam_learning_rate",
@@ -27,7 +33,27 @@ def noam_learning_rate(step: int, d_model: int, warmup_steps: int = 4000) -> flo
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
-SCHEDULES = ("inverse-sqrt", "cosine")
+def _inverse_sqrt(step: int, total_steps: int, warmup_steps: int) -> float:
+    return math.sqrt(warmup_steps / step)
+
+
+def _cosine(step: int, total_steps: int, warmup_steps: int) -> float:
+    progress = (step - warmup_steps) / (total_steps - warmup_steps)
+    return (1 + math.cos(math.pi * progress)) / 2
+
+
+# The share of its peak that the learning rate has at a step after the warm-up.
+SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
+    "inverse-sqrt": _inverse_sqrt,
+    "cosine": _cosine,
+}
+_FRACTIONS = (
+    "learning_rate",
+    "cooldown",
+    "label_smoothing",
+    "max_grad_norm",
+    "ema_decay",
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +66,7 @@ class TrainingConfig:
             of the sources, and as many of the targets.
         micro_batch_tokens: most positions on either side read at once; a step adds the
             gradients of several such parts. None: the whole batch at once.
-        schedule: how the learning rate falls after warm-up, "inverse-sqrt" or "cosine".
+        schedule: how the learning rate falls after warm-up, a name in `SCHEDULES`.
         learning_rate: its peak. None: the paper's, which follows from the model's width
             and the warm-up.
         warmup_steps: steps over which the learning rate rises to its peak.
@@ -90,6 +116,9 @@ class TrainingConfig:
         require_probability(
             label_smoothing=self.label_smoothing, ema_decay=self.ema_decay
         )
+        for name in _FRACTIONS:  # NumPy's numbers, too, which JSON could not hold
+            if is_number(value := getattr(self, name)):
+                object.__setattr__(self, name, float(value))
         for name in ("learning_rate", "max_grad_norm"):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -122,7 +151,4 @@ class TrainingConfig:
         peak = self.learning_rate or noam_learning_rate(warmup, d_model, warmup)
         if step <= warmup:
             return peak * step / warmup
-        if self.schedule == "inverse-sqrt":
-            return peak * math.sqrt(warmup / step)
-        progress = (step - warmup) / (total_steps - warmup)
-        return peak * (1 + math.cos(math.pi * progress)) / 2
+        return peak * SCHEDULES[self.schedule](step, total_steps, warmup)

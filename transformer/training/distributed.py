@@ -3,6 +3,7 @@
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
+import datetime
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +23,8 @@ __all__ = [
 
 
 _Result = TypeVar("_Result")
+# How long processes wait for one another: the first may be evaluating a large model.
+_PATIENCE = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -36,30 +39,24 @@ class ProcessGroup:
     def start(cls, device: str = "cpu") -> "ProcessGroup":
         """Join the others that torchrun started; alone where it started none.
 
+        On accelerators, each process of a machine has one of its own.
+
         Raises:
             ValueError: for a device that is not there, or processes that do not meet.
         """
-        if device == "cuda":
-            if not torch.cuda.is_available():
-                raise ValueError("no GPU was found here, expected --device cpu")
-            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-            if local_rank >= torch.cuda.device_count():
-                raise ValueError(
-                    f"each process needs a GPU of its own: process {local_rank + 1} of "
-                    f"this machine found {torch.cuda.device_count()}"
-                )
-            own = torch.device(device, local_rank)
-        else:
-            own = require_device(device)
         size = int(os.environ.get("WORLD_SIZE", "1"))
+        found = torch.accelerator.current_accelerator()
+        shared = size > 1 and found is not None and device == found.type
+        own = _own_accelerator(device) if shared else require_device(device)
         if size == 1:
             return cls(device=own)
-        with _one_line():
-            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        with _connection_errors():
+            backend = dist.get_default_backend_for_device(own)
+            dist.init_process_group(backend, timeout=_PATIENCE)
         return cls(dist.get_rank(), size, own)
 
     @classmethod
-    def beside(cls, model: nn.Module) -> "ProcessGroup":
+    def single_process(cls, model: nn.Module) -> "ProcessGroup":
         """A process alone, on the device where a model is."""
         return cls(device=next(model.parameters()).device)
 
@@ -71,12 +68,13 @@ class ProcessGroup:
         """
         if self.size == 1:
             return number
-        tensor = torch.tensor(number, dtype=torch.float64, device=self.device)
-        with _one_line():
+        kind = torch.float32 if self.device.type == "mps" else torch.float64
+        tensor = torch.tensor(number, dtype=kind, device=self.device)
+        with _connection_errors():
             dist.all_reduce(tensor)
         return tensor.item()
 
-    def first(self, action: Callable[[], _Result]) -> _Result | None:
+    def on_rank_zero(self, action: Callable[[], _Result]) -> _Result | None:
         """Let the first process do something, while the others wait; they get None.
 
         Raises:
@@ -101,7 +99,7 @@ class ProcessGroup:
         Raises:
             ValueError: for an error of the connection between the processes.
         """
-        return _one_line() if self.size > 1 else nullcontext()
+        return _connection_errors() if self.size > 1 else nullcontext()
 
     def shard(
         self, batch: Sequence[Example], micro_batch_tokens: int
@@ -120,15 +118,27 @@ class ProcessGroup:
             dist.destroy_process_group()
 
 
+def _own_accelerator(kind: str) -> torch.device:
+    """This process's accelerator, made the current one before anything runs there."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    module = torch.get_device_module(kind)
+    if local_rank >= (count := module.device_count()):
+        raise ValueError(
+            f"each process needs a GPU of its own: process {local_rank + 1} of "
+            f"this machine found {count}"
+        )
+    module.set_device(local_rank)
+    return torch.device(kind, local_rank)
+
+
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _connection_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # dist's own errors are of this class too
-        reason = str(error)
-        names = ("gloo", "nccl", "connection", "peer", "process group", "store")
-        if not isinstance(error, dist.DistError) and not any(
-            name in reason.lower() for name in names
-        ):
-            raise
-        raise ValueError("another process stopped: see its message") from None
+        reason = " ".join(str(error).split())
+        # Gloo's errors have no class of their own, but name its source file.
+        if isinstance(error, dist.DistError) or "/gloo/" in reason:
+            message = f"the connection between the processes failed: {reason:.300}"
+            raise ValueError(message) from error
+        raise

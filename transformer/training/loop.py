@@ -3,6 +3,7 @@
 Made from book/12-training.md: edit the chapter, not this file.
 """
 
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,8 @@ def train(
 
     Raises:
         ValueError: at once, naming the first example that does not fit the model or a
-            batch, for none, or for a model on the meta device.
+            batch, for none, or for a model on the meta device; at a step whose loss or
+            gradient is not finite.
     """
     config = config or TrainingConfig()
     sizes = unwrap(model, "train").config
@@ -181,6 +183,11 @@ def _steps(
         )
         with training_mode(model):
             loss, grad_norm = train_step(model, optimizer, batch, learning_rate, config)
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            raise ValueError(
+                f"step {step} diverged, its loss is {loss} and its gradient's norm "
+                f"{grad_norm}: try a lower learning rate"
+            )
         yield StepMetrics(
             step,
             len(steps),

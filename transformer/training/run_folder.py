@@ -4,11 +4,12 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +19,8 @@ from filelock import FileLock, Timeout
 from transformer.beyond.text_generator import TextGenerator
 from transformer.checks import require_positive
 from transformer.decoding.translator import Translator
+from transformer.text.subwords import SubwordTokenizer
+from transformer.training.config import TrainingConfig
 from transformer.training.loop import StepMetrics
 from transformer.weights.files import (
     read_training_state,
@@ -32,20 +35,31 @@ __all__ = [
     "read_metrics",
     "load_run",
     "RunFolder",
+    "learn_subwords",
 ]
 
 
 class RunInfo(NamedTuple):
-    """What a run was trained on, from its `run.json`.
+    """What a run was trained on and how, from its `run.json`.
 
-    `data` is the folder that the sentences were read from, if they were.
+    Attributes:
+        data: the folder that the sentences were read from, if they were; of a language
+            model, the files of its text.
+        languages: the codes of source and target.
+        text: "raw" or "tok"; "lines" for a language model.
+        model: the fields of the model's config.
+        training: those of the TrainingConfig, which is `TrainingConfig(**training)`.
+        optimizer: the name of the optimiser's class.
+        schedule: the name of the schedule, if it is not the config's.
     """
 
-    data: str | None
+    data: str | list[str] | None
     languages: tuple[str, str]
     text: str
     model: dict[str, Any]
     training: dict[str, Any]
+    optimizer: str
+    schedule: str | None
 
     def fingerprint(self, digest: str) -> str:
         """The same for two runs if one may go on from the other's checkpoints."""
@@ -62,33 +76,44 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
     if not path.is_file():
         raise ValueError(f"{folder} is not the folder of a run: it has no run.json")
     found = _read_json(path)
-    data, languages = found.get("data"), found.get("languages")
-    text, model, training = (found.get(n) for n in ("text", "model", "training"))
+    info = RunInfo(**{name: found.get(name) for name in RunInfo._fields})  # type: ignore[arg-type]
+    files = info.data if isinstance(info.data, list) else []
+    languages: Any = info.languages
     if not (
-        isinstance(data, str | None)
+        isinstance(info.data, str | list | None)
         and isinstance(languages, list)
         and len(languages) == 2
-        and all(isinstance(code, str) for code in languages)
-        and isinstance(text, str)
-        and isinstance(model, dict)
-        and isinstance(training, dict)
+        and all(isinstance(text, str) for text in (*files, *languages))
+        and isinstance(info.text, str)
+        and isinstance(info.model, dict)
+        and isinstance(info.training, dict)
+        and isinstance(info.optimizer, str)
+        and isinstance(info.schedule, str | None)
     ):
         raise ValueError(f"{path} is damaged: it does not describe a run")
-    return RunInfo(data, (languages[0], languages[1]), text, model, training)
+    return info._replace(languages=(languages[0], languages[1]))
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[StepMetrics]:
-    """The metrics of each step of a run; a line that is damaged is left out.
+    """The metrics of each step of a run.
+
+    A line that is damaged is left out, and so are fields that are not StepMetrics'.
 
     Raises:
         ValueError: for a folder that is not there.
     """
     if not Path(folder).is_dir():
         raise ValueError(f"no folder of a run at {folder}")
-    path = Path(folder) / "metrics.jsonl"
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    metrics = (_step_metrics(line) for line in lines)
-    return [each for each in metrics if each is not None]
+    return [metrics for metrics, _ in _metrics_lines(Path(folder))]
+
+
+def _metrics_lines(folder: Path) -> Iterator[tuple[StepMetrics, bytes]]:
+    """The metrics of each whole line of a run's, and the line itself."""
+    path = folder / "metrics.jsonl"
+    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        metrics = _step_metrics(line)
+        if metrics is not None:
+            yield metrics, line
 
 
 def _metrics_line(metrics: StepMetrics) -> str:
@@ -105,7 +130,8 @@ _WHOLE = ("step", "total_steps", "epoch", "target_tokens")
 
 def _step_metrics(line: bytes) -> StepMetrics | None:
     try:
-        found = json.loads(line)
+        whole = json.loads(line)
+        found = {name: whole[name] for name in StepMetrics._fields if name in whole}
         metrics = StepMetrics(**found)
     except (RecursionError, TypeError, ValueError):
         return None
@@ -146,7 +172,8 @@ def load_run(folder: str | os.PathLike[str], average: int = 0) -> Translator:
 
 _CHECKPOINT = re.compile(r"training-\d{8,}\.pt")
 _EPOCH = re.compile(r"epoch-\d{4,}\.safetensors")
-_BEFORE_RUN = re.compile(r"run\.lock|run\.json\.\d+\.part")
+_SUBWORDS = "run.subwords.json"
+_BEFORE_RUN = re.compile(r"run\.lock|run\.(subwords\.)?json(\.\d+\.part)?")
 
 
 class RunFolder:
@@ -163,6 +190,8 @@ class RunFolder:
             raise ValueError("a run needs the name of a folder, got ''")
         self.path = Path(path)
         self._locked: Path | None = None
+        self._place: tuple[int, int] | None = None  # of the folder on its disk
+        self._description: bytes | None = None  # to be written with the first step
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -191,6 +220,7 @@ class RunFolder:
             reason = error.strerror or error
             raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
         self._locked = key = self.path.resolve()
+        self._place = _place(self.path)
         self._holders[key] = self
         try:
             yield
@@ -204,7 +234,8 @@ class RunFolder:
         """Begin the run described, or go on with it.
 
         `digest` is the dataset's. A run that kept no model and no checkpoint, or that
-        diverged before its first model, makes way for another.
+        diverged before its first model, makes way for another. A run that goes on is
+        described anew with its first step: one that is finished stays as it is.
 
         Raises:
             ValueError: naming the first difference to the run that is there, or for a
@@ -226,10 +257,17 @@ class RunFolder:
                 self._remove(_EPOCH)
                 (self.path / "metrics.jsonl").unlink(missing_ok=True)
             if theirs != ours:
-                write_atomically(path, json.dumps(ours, indent=1).encode())
+                self._description = json.dumps(ours, indent=1).encode()
+            if difference:
+                self._describe()
         except OSError as error:
             reason = error.strerror or error
             raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
+
+    def _describe(self) -> None:
+        if self._description is not None:
+            write_atomically(self.path / "run.json", self._description)
+            self._description = None
 
     def _may_begin_again(self, theirs: Mapping[str, Any]) -> bool:
         if (self.path / "model.safetensors").exists():
@@ -296,15 +334,17 @@ class RunFolder:
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         """Add a line to the metrics."""
-        with self._explained(), (self.path / "metrics.jsonl").open("a") as file:
-            file.write(_metrics_line(metrics))
+        with self._explained():
+            self._describe()
+            with (self.path / "metrics.jsonl").open("a") as file:
+                file.write(_metrics_line(metrics))
 
     def rewind(self, step: int) -> float:
         """Drop what was written after a step, because it will be taken again.
 
         Returns the seconds that the run took up to that step.
         """
-        kept = [each for each in read_metrics(self.path) if each.step <= step]
+        lines = [(m, line) for m, line in _metrics_lines(self.path) if m.step <= step]
         with self._explained():
             for name in sorted(os.listdir(self.path)):
                 whole = re.sub(r"\.\d+\.part$", "", name)
@@ -316,9 +356,9 @@ class RunFolder:
                 if int(path.stem.partition("-")[2]) > step:
                     path.unlink()
             self._remove(_CHECKPOINT, keep=2)  # killed before it came to that
-            text = "".join(map(_metrics_line, kept))
-            write_atomically(self.path / "metrics.jsonl", text.encode())
-        return max((each.seconds for each in kept), default=0.0)
+            text = b"".join(line + b"\n" for _, line in lines)
+            write_atomically(self.path / "metrics.jsonl", text)
+        return max((metrics.seconds for metrics, _ in lines), default=0.0)
 
     def _remove(self, kind: re.Pattern[str], keep: int = 0) -> None:
         for name in _own_files(self.path, kind)[: -keep or None]:
@@ -329,6 +369,10 @@ class RunFolder:
         """Name in one line what a full disk or a read-only folder means."""
         if self._locked and self._holders.get(self._locked) is not self:
             raise ValueError(f"another training has taken {self.path} over")
+        if self._place is not None and _place(self.path) != self._place:
+            raise ValueError(
+                f"the run's folder {self.path} was moved or removed while it trained"
+            )
         try:
             yield
         except OSError as error:
@@ -339,6 +383,15 @@ class RunFolder:
                 f"{kept or 'no checkpoint is kept yet'}, and the same command goes on "
                 "from it once there is room"
             ) from None
+
+
+def _place(folder: Path) -> tuple[int, int] | None:
+    """Where a folder is on its disk: another of the same name is elsewhere."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _own_files(folder: Path, kind: re.Pattern[str]) -> list[str]:
@@ -355,28 +408,96 @@ def _own_files(folder: Path, kind: re.Pattern[str]) -> list[str]:
 def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
     """What fixes the steps of a run: not where its data lies, nor when it diverged.
 
-    How long it lasts counts only where the learning rate depends on that.
+    Nor do precision and micro batches, which change a result by rounding alone. How
+    long it lasts counts only where the config's learning rate depends on that.
     """
     found = json.loads(json.dumps(description))
     training = found.get("training")
     if isinstance(training, dict):
-        if training.get("schedule") == "inverse-sqrt" and not training.get("cooldown"):
+        if found.get("schedule") is not None:  # which is compared step by step
+            for name in ("schedule", "learning_rate", "warmup_steps", "cooldown"):
+                training.pop(name, None)
+        if found.get("schedule") is not None or not _depends_on_length(training):
             training.pop("epochs", None)
-        training.pop("patience", None)
+        for name in ("patience", "bf16", "micro_batch_tokens"):
+            training.pop(name, None)
     return {n: x for n, x in found.items() if n not in ("data", "diverged")}
+
+
+def _depends_on_length(training: Mapping[str, Any]) -> bool:
+    """Whether the rate of a step depends on how many steps there are."""
+    try:
+        config = TrainingConfig(**training)
+    except (TypeError, ValueError):  # a description that is not of this version
+        return True
+    steps = range(1, 4 * config.warmup_steps, max(1, config.warmup_steps // 8))
+    lengths = 4 * config.warmup_steps, 8 * config.warmup_steps
+    return any(
+        len({config.learning_rate_at(step, length, 64) for length in lengths}) > 1
+        for step in steps
+    )
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """The first choice in which two runs differ, best one that both name."""
-    for name, mine in sorted(ours.items(), key=lambda choice: choice[0] not in theirs):
+    plain_first = sorted(ours, key=lambda name: isinstance(ours[name], dict))
+    for name in sorted(plain_first, key=lambda name: name not in theirs):
+        mine = ours[name]
         other = theirs.get(name)
         if isinstance(mine, dict) and isinstance(other, dict):
             inner = _difference(other, mine)
             if inner:
                 return inner
         elif other != mine:
-            return f"its {name} is {other!r:.60}, here {mine!r:.60}"
+            option = _OPTIONS.get(name, name.replace("_", "-"))
+            named = f" (--{option})" if option else ""
+            return f"its {name} is {other!r:.60}, here {mine!r:.60}{named}"
     return ""
+
+
+_OPTIONS = {  # of the command line, where they are not called as what they change
+    "optimizer": "",
+    "dataset": "data",
+    "languages": "source and --target",
+    "source_vocab_size": "vocab-size",
+    "target_vocab_size": "vocab-size",
+    "num_encoder_layers": "layers",
+    "num_decoder_layers": "layers",
+    "num_layers": "layers",
+}
+
+
+def learn_subwords(
+    sentences: Sequence[str],
+    vocab_size: int,
+    text: str,
+    run: str | os.PathLike[str] | None,
+    report: Callable[[str], None],
+) -> SubwordTokenizer:
+    """Subwords learned from sentences, or those that a run's folder keeps of them.
+
+    Raises:
+        ValueError: for what `SubwordTokenizer.train` refuses, or a folder that cannot
+            be written to.
+    """
+    asked = json.dumps([list(sentences), vocab_size, text])
+    key = hashlib.sha256(asked.encode()).hexdigest()
+    path = None if run is None else Path(run) / _SUBWORDS
+    if path is not None and path.is_file():
+        with contextlib.suppress(KeyError, ValueError):  # damaged: learned anew
+            found = _read_json(path)
+            if found["key"] == key:
+                return SubwordTokenizer.from_json(found["tokenizer"])
+    report(f"learning subwords from {len(sentences):,} sentences")
+    tokenizer = SubwordTokenizer.train(sentences, vocab_size, text)
+    if path is not None:
+        kept = json.dumps({"key": key, "tokenizer": tokenizer.to_json()})
+        try:
+            write_atomically(path, kept.encode())
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(f"cannot keep a run in {run}: {reason}") from None
+    return tokenizer
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -17,17 +17,23 @@ from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.text_generator import TextGenerator, encode_text
-from transformer.checks import require_device, require_not_empty, require_positive
+from transformer.checks import (
+    require_device,
+    require_not_empty,
+    require_positive,
+    require_string,
+)
 from transformer.decoding.step import evaluating
 from transformer.decoding.support import unwrap_to
+from transformer.text.multi30k import read_lines
 from transformer.text.subwords import SubwordTokenizer
+from transformer.training.base import Trainer
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
-from transformer.training.loop import StepMetrics
+from transformer.training.loop import StepMetrics, paper_adam
 from transformer.training.precision import bf16_autocast
-from transformer.training.run import Run
-from transformer.training.run_folder import RunFolder
-from transformer.training.train_state import TrainState
+from transformer.training.run_folder import RunFolder, learn_subwords
+from transformer.training.state import OptimizerFactory, Schedule, TrainingState
 from transformer.training.trainer import Preset
 
 __all__ = [
@@ -47,31 +53,42 @@ class TextDataset(NamedTuple):
     tokenizer: SubwordTokenizer
     languages: tuple[str, str] = ("text", "text")
     text: str = "lines"
-    folder: str | None = None
+    files: list[str] | None = None
 
     @classmethod
     def load(
         cls,
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         vocab_size: int = 1000,
+        run: str | os.PathLike[str] | None = None,
+        report: Callable[[str], None] = lambda message: None,
     ) -> "TextDataset":
         """Read plain text; about the last tenth of each file is held out.
 
         The tokenizer is trained on the rest, and has at most `vocab_size` subwords.
+        `run` and `report` are those of `TranslationDataset.load`.
 
         Raises:
-            ValueError: for a file that is missing, empty or not UTF-8 text, a
-                `vocab_size` that is too small, or where the library tokenizers is not
-                installed.
+            ValueError: for a file that is missing, empty, too long or not UTF-8 text,
+                or a `vocab_size` that is too small.
+            ImportError: where the library tokenizers is not installed.
         """
         if isinstance(files, str | os.PathLike):
             files = [files]
         require_not_empty("file", files)
+        report(f"reading {', '.join(os.fspath(file) for file in files)}")
         sides = [_hold_out(_read(Path(file))) for file in files]
         train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
-        tokenizer = SubwordTokenizer.train(train.split("\n"), vocab_size, "raw")
+        lines = train.split("\n")
+        tokenizer = learn_subwords(lines, vocab_size, "raw", run, report)
         ids, held_out = (encode_text(tokenizer, text) for text in (train, validation))
-        return cls(torch.tensor(ids), torch.tensor(held_out), tokenizer)
+        names = [str(Path(file).resolve()) for file in files]
+        return cls(torch.tensor(ids), torch.tensor(held_out), tokenizer, files=names)
+
+    @property
+    def data(self) -> list[str] | None:
+        """Where the text was read, for the description of a run."""
+        return self.files
 
     def digest(self) -> str:
         """A short text that stands for the examples and what they were made with."""
@@ -81,12 +98,7 @@ class TextDataset(NamedTuple):
 
 
 def _read(path: Path) -> str:
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text") from None
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+    text = "\n".join(read_lines(path))  # which ends where a file has no end
     if not text.strip():
         raise ValueError(f"{path} has no text in it")
     return text.rstrip("\n")
@@ -185,13 +197,16 @@ def train_language_model(
     device: str | torch.device | None = None,
     checkpoint_every: int = 200,
     report: Callable[[str], None] = lambda message: None,
+    optimizer: OptimizerFactory = paper_adam,
+    schedule: Schedule | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Generator[StepMetrics, None, None]:
     """Train a language model, a step for each metrics that the caller takes.
 
     An epoch has as many windows as the text, from random places. Weights, folder and
     resumption are as in `train_translator`; no epochs' weights are kept but the best.
     The model is trained on the device where it is; a `device` moves it there first.
-    `report` is called with what is worth saying, a line each.
+    `report`, `optimizer`, `schedule` and `stop` are those of `train_translator`.
 
     Raises:
         ValueError: for a `checkpoint_every` below 1, a text shorter than a window, a
@@ -214,17 +229,20 @@ def train_language_model(
             "needed; a shorter max_length needs less"
         )
     TextGenerator(model, dataset.tokenizer)  # refuses what does not belong together
+    run = None if folder is None else RunFolder(folder)
+    if run is not None:  # refused now, not after an epoch
+        name = type(dataset.tokenizer).__name__
+        require_string(f"what {name}.to_json gives", dataset.tokenizer.to_json())
     if device is None:
-        group = ProcessGroup.beside(model)
+        group = ProcessGroup.single_process(model)
     else:
         group = ProcessGroup(device=require_device(device))
-    state = TrainState(model, config, group)
-    run = None if folder is None else RunFolder(folder)
-    return _TextRun(dataset, state, run, checkpoint_every, report).steps()
+    state = TrainingState(model, config, group, optimizer, schedule)
+    return _TextTrainer(dataset, state, run, checkpoint_every, report, stop).steps()
 
 
-class _TextRun(Run):
-    """The run of a language model; a batch is the places where windows begin."""
+class _TextTrainer(Trainer):
+    """Trains a language model; a batch is the places where windows begin."""
 
     def batches(self, epoch: int) -> list[list[int]]:
         config, window = self.state.config, self.state.model.config.max_length
@@ -234,7 +252,7 @@ class _TextRun(Run):
         starts = [rng.randrange(length - window) for _ in range(windows)]
         return [starts[first : first + rows] for first in range(0, windows, rows)]
 
-    def step(
+    def train_step(
         self, batch: list[int], step: int, learning_rate: float
     ) -> tuple[float, float, int]:
         state, config = self.state, self.state.config
@@ -243,7 +261,7 @@ class _TextRun(Run):
         windows = self.dataset.train[places].to(device)
         rows = (config.micro_batch_tokens or config.batch_tokens) // window
         total, labels = torch.zeros((), device=device), len(batch) * window
-        with state.taking_step(f"{config.seed} {step}", learning_rate):
+        with state.training_step(f"{config.seed} {step}", learning_rate):
             for part in windows.split(rows):
                 with bf16_autocast(device, enabled=config.bf16):
                     loss = _summed_loss(
@@ -256,12 +274,14 @@ class _TextRun(Run):
     def validate(self) -> float:
         state, config = self.state, self.state.config
         tokens = config.micro_batch_tokens or config.batch_tokens
-        return text_loss(state.averaged, self.dataset.validation, tokens, config.bf16)
+        with state.averaged_weights() as averaged:
+            return text_loss(averaged, self.dataset.validation, tokens, config.bf16)
 
-    def end_epoch(self, epoch: int, loss: float) -> float | None:
-        if self.run is not None and loss < self.state.best_validation_loss:
-            self.run.save_best(self.usable(self.state.averaged))
+    def save_epoch(self, epoch: int, loss: float) -> float | None:
+        if self.folder is not None and loss < self.state.best_validation_loss:
+            with self.state.averaged_weights() as averaged:
+                self.folder.save_best(self.with_tokenizers(averaged))
         return None
 
-    def usable(self, model: LanguageModel) -> TextGenerator:
+    def with_tokenizers(self, model: LanguageModel) -> TextGenerator:
         return TextGenerator(model, self.dataset.tokenizer)

@@ -26,15 +26,19 @@ from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import Example, batches_by_tokens, example_length
 from transformer.text.multi30k import SentencePair, read_pairs, require_text
-from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer
+from transformer.training.base import Trainer
 from transformer.training.bleu import corpus_scores
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
-from transformer.training.loop import StepMetrics
-from transformer.training.run import Run
-from transformer.training.run_folder import RunFolder
-from transformer.training.train_state import TrainState, validation_loss
+from transformer.training.loop import StepMetrics, paper_adam
+from transformer.training.run_folder import RunFolder, learn_subwords
+from transformer.training.state import (
+    OptimizerFactory,
+    Schedule,
+    TrainingState,
+    validation_loss,
+)
 
 __all__ = [
     "TranslationDataset",
@@ -48,8 +52,9 @@ __all__ = [
 class TranslationDataset(NamedTuple):
     """Training set and validation set of a translator, with its tokenizers.
 
-    `validation_pairs` are the sentences of `validation`; `folder` is where they were
-    read, and `left_out` counts the pairs that were too long, or empty for a tokenizer.
+    `validation_pairs` are all sentences of the validation set, also those too long for
+    `validation`; `folder` is where they were read, and `left_out` counts the pairs that
+    were too long, or empty for a tokenizer.
     """
 
     train: list[Example]
@@ -71,22 +76,27 @@ class TranslationDataset(NamedTuple):
         text: str = "raw",
         vocab_size: int = 9712,
         max_tokens: int = 256,
+        run: str | os.PathLike[str] | None = None,
+        report: Callable[[str], None] = lambda message: None,
     ) -> "TranslationDataset":
         """Read the pairs of a folder; train a joint tokenizer on its training pairs.
 
-        A pair is left out if a side of it has no tokens or more than `max_tokens`, the
-        end of the target counted.
+        A pair is not trained on if a side of it has no tokens or more than
+        `max_tokens`, the end of the target counted. With the folder of a `run`, the
+        subwords are kept there, and not learned anew when the run is taken up. `report`
+        is called before what takes a while, with a line that says what it is.
 
         Raises:
             ValueError: for files that are missing, unreadable or do not pair, a
-                `vocab_size` that is too small, no pair that fits, or where the library
-                tokenizers is not installed.
+                `vocab_size` that is too small, or no pair that fits.
+            ImportError: where the library tokenizers is not installed.
         """
         require_positive(max_tokens=max_tokens)
+        report(f"reading {folder}")
         pairs = read_pairs(folder, text, "train", source, target)
         validation_pairs = read_pairs(folder, text, "val", source, target)
         sentences = [side for pair in pairs for side in pair]
-        tokenizer = SubwordTokenizer.train(sentences, vocab_size, text)
+        tokenizer = learn_subwords(sentences, vocab_size, text, run, report)
 
         def encode(pair: SentencePair) -> Example:
             return tokenizer.encode(pair[0]), tokenizer.encode(pair[1])
@@ -95,26 +105,34 @@ class TranslationDataset(NamedTuple):
             return all(example) and example_length(example) <= max_tokens
 
         train = [example for example in map(encode, pairs) if fits(example)]
-        kept = [pair for pair in validation_pairs if fits(encode(pair))]
-        if not train or not kept:
+        validation = [each for each in map(encode, validation_pairs) if fits(each)]
+        if not train or not validation:
             raise ValueError(f"{folder} has no pairs of at most {max_tokens} tokens")
+        fitting = len(train) + len(validation)
         return cls(
             train,
-            validation=[encode(pair) for pair in kept],
-            validation_pairs=[(one, tokenizer.normalize(other)) for one, other in kept],
+            validation,
+            [(one, tokenizer.normalize(other)) for one, other in validation_pairs],
             source_tokenizer=tokenizer,
             target_tokenizer=tokenizer,
             languages=(source, target),
             text=text,
             folder=str(Path(folder).resolve()),
-            left_out=len(pairs) - len(train) + len(validation_pairs) - len(kept),
+            left_out=len(pairs) + len(validation_pairs) - fitting,
         )
 
     def digest(self) -> str:
         """A short text that stands for the examples and what they were made with."""
         tokenizers = self.source_tokenizer.to_json(), self.target_tokenizer.to_json()
-        data = json.dumps([self.train, self.validation, *tokenizers])
+        sets = self.train, self.validation, *tokenizers
+        # Ids of NumPy's and tensors are no numbers of JSON's.
+        data = json.dumps(sets, default=lambda ids: ids.tolist())
         return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+    @property
+    def data(self) -> str | None:
+        """Where the sentences were read, for the description of a run."""
+        return self.folder
 
 
 class Preset(NamedTuple):
@@ -213,6 +231,9 @@ def train_translator(
     checkpoint_every: int = 200,
     keep_epochs: int = 10,
     report: Callable[[str], None] = lambda message: None,
+    optimizer: OptimizerFactory = paper_adam,
+    schedule: Schedule | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Generator[StepMetrics, None, None]:
     """Train a model to translate, a step for each metrics that the caller takes.
 
@@ -223,20 +244,29 @@ def train_translator(
     With a `folder`, the run is kept there: a checkpoint after so many steps and at the
     end of each epoch, the last `keep_epochs` epochs' weights, the best ones
     (`model.safetensors`) and the metrics of each step. A run that was cut short at any
-    time goes on to the same weights, bit for bit on one CPU with as many threads.
+    time goes on to the same weights, bit for bit on one CPU with as many threads. What
+    changes a result by rounding alone may change then: `micro_batch_tokens`, `bf16`,
+    the device.
+
+    `optimizer` makes the optimiser, by default Adam with the paper's constants.
+    `schedule` gives the learning rate of a step from its number and how many there are,
+    in place of the config's: `lambda step, total: 0.001`. After each step `stop` is
+    asked whether to end here: then a checkpoint is kept, and the run can go on later.
 
     The model is trained on the device where it is; a `process_group` moves it to that
     of its process, which shares each step with the others. `report` is called with what
-    is worth saying, a line each: a damaged checkpoint, or an early end.
+    is worth saying, a line each: where a run goes on, a damaged checkpoint, parts that
+    are not the package's own, or an early end.
 
     Raises:
         ValueError: for `checkpoint_every` or `keep_epochs` below 1; for no examples, or
             one that does not fit into a batch or that the model cannot read; for
             tokenizers that are not the model's; for a model without numbers (on meta);
-            where sacreBLEU is not installed; for a folder that cannot be written to,
-            that has other files or another run, that another training is writing to, or
-            that not all processes share; with a folder, for a model or a tokenizer that
-            cannot be saved; for a loss that is not finite.
+            for a folder that cannot be written to, that has other files or another run,
+            that another training is writing to, that is moved meanwhile, or that not
+            all processes share; with a folder, for a model or a tokenizer that cannot
+            be saved; for a loss that is not finite.
+        ImportError: where sacreBLEU is not installed.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
     require_not_empty("validation pair", dataset.validation_pairs)
@@ -255,31 +285,30 @@ def train_translator(
             batch_tokens=config.batch_tokens,
             micro_batch_tokens=config.micro_batch_tokens or config.batch_tokens,
         )
-    _require_usable(dataset, translator)
-    state = TrainState(model, config, process_group or ProcessGroup.beside(model))
-    return _TranslatorRun(
-        dataset, state, run, checkpoint_every, report, keep_epochs
+    require_text(dataset.text)
+    _require_some_readable(dataset, translator)
+    group = process_group or ProcessGroup.single_process(model)
+    state = TrainingState(model, config, group, optimizer, schedule)
+    return _TranslatorTrainer(
+        dataset, state, run, checkpoint_every, report, stop, keep_epochs
     ).steps()
 
 
-def _require_usable(dataset: TranslationDataset, translator: Translator) -> None:
-    """Refuse now, not in the middle of an epoch, what cannot be read or scored."""
-    require_text(dataset.text)
-    if (pairs := len(dataset.validation_pairs)) != len(dataset.validation):
-        raise ValueError(
-            "each validation example needs its sentences, "
-            f"got {len(dataset.validation)} examples and {pairs} pairs"
-        )
-    for number, (sentence, _) in enumerate(dataset.validation_pairs, start=1):
+def _require_some_readable(dataset: TranslationDataset, translator: Translator) -> None:
+    """Refuse now, not after an epoch, a validation set of which nothing can be read."""
+    for sentence, _ in dataset.validation_pairs:
         try:
             translator.encode(sentence)
         except ValueError as error:
-            raise ValueError(f"validation sentence {number}: {error}") from None
+            reason = error
+        else:
+            return
+    raise ValueError(f"no validation sentence can be translated: {reason}")
 
 
 @dataclasses.dataclass
-class _TranslatorRun(Run):
-    """The run of a translator, on a `TranslationDataset`."""
+class _TranslatorTrainer(Trainer):
+    """Trains a translator on a `TranslationDataset`."""
 
     keep_epochs: int
 
@@ -289,7 +318,7 @@ class _TranslatorRun(Run):
         rng = random.Random(f"{config.seed} {epoch}")
         return batches_by_tokens(lengths, config.batch_tokens, rng)
 
-    def step(
+    def train_step(
         self, batch: list[int], step: int, learning_rate: float
     ) -> tuple[float, float, int]:
         examples = [self.dataset.train[index] for index in batch]
@@ -300,31 +329,43 @@ class _TranslatorRun(Run):
         state, config = self.state, self.state.config
         examples = self.dataset.validation
         tokens = config.micro_batch_tokens or config.batch_tokens
-        loss = state.process_group.first(
-            lambda: validation_loss(state.averaged, examples, tokens, config.bf16)
-        )
+        with state.averaged_weights() as averaged:
+            loss = state.process_group.on_rank_zero(
+                lambda: validation_loss(averaged, examples, tokens, config.bf16)
+            )
         return state.process_group.sum(loss or 0.0)
 
-    def end_epoch(self, epoch: int, loss: float) -> float | None:
+    def save_epoch(self, epoch: int, loss: float) -> float | None:
         state, dataset = self.state, self.dataset
 
-        def keep() -> float:
-            if self.run is not None:
-                self.run.save_epoch(epoch, self.usable(state.model), self.keep_epochs)
-            averaged = self.usable(state.averaged)
-            sources, references = zip(*dataset.validation_pairs, strict=True)
-            hypotheses = averaged.translate(
-                list(sources), on_cut=lambda _: None, on_unknown=lambda *_: None
-            )
-            bleu = corpus_scores(list(hypotheses), references, dataset.text).bleu
-            if self.run is not None and loss < state.best_validation_loss:
-                self.run.save_best(averaged)
+        def save() -> float:
+            if self.folder is not None:
+                translator = self.with_tokenizers(state.model)
+                self.folder.save_epoch(epoch, translator, self.keep_epochs)
+            with state.averaged_weights() as averaged:
+                translator = self.with_tokenizers(averaged)
+                bleu = _greedy_bleu(translator, dataset)
+                if self.folder is not None and loss < state.best_validation_loss:
+                    self.folder.save_best(translator)
             return bleu
 
-        return state.process_group.sum(state.process_group.first(keep) or 0.0)
+        return state.process_group.sum(state.process_group.on_rank_zero(save) or 0.0)
 
-    def usable(self, model: Transformer) -> Translator:
+    def with_tokenizers(self, model: Transformer) -> Translator:
         return _translator(model, self.dataset)
+
+
+def _greedy_bleu(translator: Translator, dataset: TranslationDataset) -> float:
+    """BLEU of greedy search; a sentence that cannot be read counts as blank."""
+    sources, references = zip(*dataset.validation_pairs, strict=True)
+    hypotheses = translator.translate(
+        list(sources),
+        beam_size=1,
+        on_error=lambda *_: None,
+        on_cut=lambda _: None,
+        on_unknown=lambda *_: None,
+    )
+    return corpus_scores(hypotheses, references, dataset.text).bleu
 
 
 def _translator(model: Transformer, dataset: TranslationDataset) -> Translator:

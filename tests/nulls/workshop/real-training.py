@@ -1,3 +1,7 @@
+# %% claim: After 100 steps
+# null: a constant share of 0.999
+kept_share = lambda step, decay: decay
+
 # %% claim: Divided by all labels
 # null: divided by each shard's own
 by_all = own
@@ -6,39 +10,34 @@ by_all = own
 # null: the divisor makes no difference
 own = by_all
 
-# %% claim: After 100 steps
-# null: a constant share of 0.999
-warmed_up_average = get_ema_multi_avg_fn
-
-# %% claim: After 100 steps
-# null: a constant share of 0.99
-get_ema_multi_avg_fn = lambda decay, ema=get_ema_multi_avg_fn: ema(0.99)
-
 # %% claim: The plain loop and
 # null: dropout is that of other steps
 plain_by_step = plain_training
 
 
 def plain_training(*arguments):
-    train_step = TrainState.train_step
-    TrainState.train_step = lambda self, examples, step, rate: train_step(
+    train_step = TrainingState.train_step
+    TrainingState.train_step = lambda self, examples, step, rate: train_step(
         self, examples, step + 1000, rate
     )
     losses = plain_by_step(*arguments)
-    TrainState.train_step = train_step
+    TrainingState.train_step = train_step
     return losses
 
 
 # %% claim: The plain loop and
 # null: the last weights, not the best average
-TrainState.give_best_weights, give = lambda self: None, TrainState.give_best_weights
+TrainingState.give_best_weights, give = (
+    lambda self: None,
+    TrainingState.give_best_weights,
+)
 train_as_it_is = train_translator
 
 
 def train_translator(*arguments):
-    TrainState.give_best_weights = give
+    TrainingState.give_best_weights = give
     yield from train_as_it_is(*arguments)
-    TrainState.give_best_weights = lambda self: None
+    TrainingState.give_best_weights = lambda self: None
 
 
 # %% claim: The plain loop and
@@ -118,20 +117,3 @@ no_first_step = kept
 # %% claim: After the same thirty steps
 # null: warm-up does not help
 warmed_up = anew
-
-# %% claim: By either library a layer's
-# null: products of bfloat16 matrices
-exact_linear = nn.Linear.forward
-nn.Linear.forward = lambda self, x: (
-    F.linear(*(part.bfloat16() for part in (x, self.weight, self.bias))).float()
-    if x.dtype == torch.float32
-    else exact_linear(self, x)
-)
-
-# %% claim: On one thread of the newer AMD
-# null: linear layers by oneDNN bring nothing
-brought = dict.fromkeys(brought, [1.0] * 4)
-
-# %% claim: On one thread of the newer AMD
-# null: they bring the same at each width
-brought = dict.fromkeys(brought, [1.5] * 4)

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from transformer.checks import require_not_empty, require_not_meta
 from transformer.decoding.step import evaluating
-from transformer.decoding.support import has_global_hooks
 from transformer.masks import padding_mask
 from transformer.model import Transformer
 from transformer.text.batches import (
@@ -36,8 +35,10 @@ from transformer.training.precision import bf16_autocast
 __all__ = [
     "LossModule",
     "validation_loss",
-    "warmed_up_average",
-    "TrainState",
+    "kept_share",
+    "OptimizerFactory",
+    "Schedule",
+    "TrainingState",
 ]
 
 
@@ -77,14 +78,17 @@ def _has_plain_output(model: Transformer) -> bool:
     return (
         type(output) is nn.Linear
         and output.bias is None
-        and not output._forward_hooks
-        and not output._forward_pre_hooks
         and type(model).forward is Transformer.forward
         and not any("forward" in vars(module) for module in (model, output))
-        and not model._forward_hooks
-        and not model._forward_pre_hooks
-        and not has_global_hooks()
+        and not any(map(_has_hooks, (model, output)))
+        and not _has_hooks(nn.modules.module, "_global")
     )
+
+
+def _has_hooks(owner: Any, prefix: str = "") -> bool:
+    """Whether PyTorch calls something before or after a module's passes."""
+    kinds = "forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks"
+    return any(getattr(owner, f"{prefix}_{kind}") for kind in kinds)
 
 
 def _make_batch(model: Transformer, examples: Sequence[Example]) -> Batch:
@@ -116,51 +120,73 @@ def validation_loss(
     return total / sum(len(target) + 1 for _, target in examples)
 
 
-def warmed_up_average(decay: float) -> Callable[[Any, Any, Any], None]:
-    """An exponential moving average for `AveragedModel` that soon forgets the start.
+OptimizerFactory = Callable[[nn.Module], torch.optim.Optimizer]
+Schedule = Callable[[int, int], float]  # of a step, and of how many there are
 
-    Step n keeps min(decay, n / (10 + n)) of the average, if the model was averaged once
-    before the first step.
+
+def kept_share(step: int, decay: float) -> float:
+    """The share that a moving average keeps at a step: less at first, then `decay`.
+
+    So the average soon forgets the random weights that a training starts from.
     """
-
-    def update(averaged: Any, current: Any, num_averaged: Any) -> None:
-        n = int(num_averaged)
-        get_ema_multi_avg_fn(min(decay, n / (10 + n)))(averaged, current, num_averaged)
-
-    return update
+    return min(decay, step / (10 + step))
 
 
-class TrainState:
+class TrainingState:
     """All that training changes, and the step that changes it.
 
-    `averaged` is the moving average of the weights, a model of its own. `best_weights`
-    are the average's with the lowest validation loss so far. `train_step` is that of a
+    `average` is the moving average of the weights, by name. `best_weights` are the
+    average's with the lowest validation loss so far. `train_step` is that of a
     translator; any model can be changed by gradients of its own and `update`.
+
+    `optimizer` makes an optimiser for the model. `schedule` gives the learning rate of
+    a step, for every group of parameters; None stands for the config's.
     """
 
     def __init__(
-        self, model: nn.Module, config: TrainingConfig, process_group: ProcessGroup
+        self,
+        model: nn.Module,
+        config: TrainingConfig,
+        process_group: ProcessGroup,
+        optimizer: OptimizerFactory = paper_adam,
+        schedule: Schedule | None = None,
     ) -> None:
         require_not_meta(process_group.device, next(model.parameters()).device)
         self.model: Any = model.to(process_group.device)
         self.config = config
         self.process_group = process_group
+        self.schedule = schedule
         self._loss: Any = LossModule(model, config.label_smoothing, config.bf16)
         if process_group.size > 1:
             with process_group.connected():
                 self._loss = nn.parallel.DistributedDataParallel(self._loss)
-        self.optimizer = paper_adam(model)
-        self._average = AveragedModel(
-            model, multi_avg_fn=warmed_up_average(config.ema_decay)
-        )
-        self._average.update_parameters(model)
+        self.optimizer = optimizer(model)
+        self.steps_taken = 0
+        self.average = {
+            name: weight.detach().clone() for name, weight in model.named_parameters()
+        }
         self.best_validation_loss, self.best_epoch = math.inf, 0
         self.best_weights: dict[str, Tensor] = {}
 
-    @property
-    def averaged(self) -> Any:
-        """The model whose weights are the moving average."""
-        return self._average.module
+    def learning_rate(self, step: int, total_steps: int) -> float:
+        """The learning rate of a step, 1 to `total_steps`."""
+        if self.schedule is not None:
+            return float(self.schedule(step, total_steps))
+        width = self.model.config.d_model
+        return self.config.learning_rate_at(step, total_steps, width)
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[Any]:
+        """The model, which has the moving average for its weights while this lasts."""
+        try:
+            self._exchange_weights()
+            yield self.model
+        finally:
+            self._exchange_weights()
+
+    def _exchange_weights(self) -> None:
+        for name, weight in self.model.named_parameters():
+            weight.data, self.average[name] = self.average[name], weight.data
 
     def train_step(
         self, examples: Sequence[Example], step: int, learning_rate: float
@@ -178,7 +204,7 @@ class TrainState:
         weight = group.size / labels if examples[group.rank :: group.size] else 0.0
         total = torch.zeros((), device=group.device)
         seed = f"{config.seed} {step} {group.rank}"
-        with self.taking_step(seed, learning_rate), group.connected():
+        with self.training_step(seed, learning_rate), group.connected():
             for index, micro_batch in enumerate(micro_batches, start=1):
                 wait = group.size > 1 and index < len(micro_batches)
                 with self._loss.no_sync() if wait else nullcontext():
@@ -189,7 +215,7 @@ class TrainState:
         return group.sum(total.item()) / group.size, self.update()
 
     @contextmanager
-    def taking_step(self, seed: str, learning_rate: float) -> Iterator[None]:
+    def training_step(self, seed: str, learning_rate: float) -> Iterator[None]:
         """What a step begins with: its rate, no gradients, training mode, a seed.
 
         Dropout draws from the step's own seed, so that no random state need be kept.
@@ -197,21 +223,21 @@ class TrainState:
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate
         self.optimizer.zero_grad()
-        device = self.process_group.device
-        devices = [device] if device.type == "cuda" else []
-        with training_mode(self._loss), torch.random.fork_rng(devices=devices):
-            # On a CPU not torch.manual_seed, which would seed the caller's GPUs too.
-            cpu = torch.default_generator.manual_seed
-            seed_all = cpu if device.type == "cpu" else torch.manual_seed
-            seed_all(random.Random(seed).getrandbits(60))
+        number = random.Random(seed).getrandbits(60)
+        with training_mode(self._loss), _seeded(self.process_group.device, number):
             yield
 
     def update(self) -> float:
         """Clip the gradient, take a step, move the average; the gradient's norm."""
-        weights = self.model.parameters()
-        grad_norm = nn.utils.clip_grad_norm_(weights, self.config.max_grad_norm)
+        weights = dict(self.model.named_parameters())
+        grad_norm = nn.utils.clip_grad_norm_(
+            weights.values(), self.config.max_grad_norm
+        )
         self.optimizer.step()
-        self._average.update_parameters(self.model)
+        self.steps_taken += 1
+        move = get_ema_multi_avg_fn(kept_share(self.steps_taken, self.config.ema_decay))
+        current = [weights[name].detach() for name in self.average]
+        move(list(self.average.values()), current, self.steps_taken)
         return grad_norm.item()
 
     def note_validation(self, loss: float, epoch: int) -> None:
@@ -219,8 +245,7 @@ class TrainState:
         if loss < self.best_validation_loss:
             self.best_validation_loss, self.best_epoch = loss, epoch
             self.best_weights = {
-                name: weight.detach().cpu().clone()
-                for name, weight in self.averaged.named_parameters()
+                name: weight.cpu().clone() for name, weight in self.average.items()
             }
 
     def give_best_weights(self) -> None:
@@ -235,7 +260,7 @@ class TrainState:
             "fingerprint": fingerprint,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "average": self._average.state_dict(),
+            "average": self.average,
             "best_validation_loss": self.best_validation_loss,
             "best_epoch": self.best_epoch,
             "best_weights": self.best_weights,
@@ -252,26 +277,60 @@ class TrainState:
         try:
             step, best_epoch = int(state["step"]), int(state["best_epoch"])
             best_validation_loss = float(state["best_validation_loss"])
-            self._require_fit(state["optimizer"]["state"], state["best_weights"])
+            self._require_fit(state)
             self.model.load_state_dict(state["model"])
-            self._average.load_state_dict(state["average"])
+            for name, weight in self.average.items():
+                weight.copy_(state["average"][name])
             self.optimizer.load_state_dict(state["optimizer"])
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"it does not fit the model: {reason:.120}") from None
+        self.steps_taken = step
         self.best_epoch, self.best_validation_loss = best_epoch, best_validation_loss
         self.best_weights = state["best_weights"]
         return step
 
-    def _require_fit(
-        self, moments: Mapping[int, Mapping[str, Tensor]], best: Mapping[str, Tensor]
-    ) -> None:
-        """Refuse tensors of other shapes, which neither optimiser nor model would."""
-        shapes = [weight.shape for weight in self.model.parameters()]
-        for index, tensors in moments.items():
+    def _require_fit(self, state: Mapping[str, Any]) -> None:
+        """Refuse what neither optimiser nor model would: other shapes and options."""
+        shapes = [
+            weight.shape
+            for group in self.optimizer.param_groups
+            for weight in group["params"]
+        ]
+        for index, tensors in state["optimizer"]["state"].items():
             for name, tensor in tensors.items():
-                if tensor.shape not in ((), shapes[index]):
+                moment = isinstance(self.optimizer, torch.optim.Adam) and tensor.dim()
+                if moment and tensor.shape != shapes[index]:
                     raise ValueError(f"{name} of weight {index} is misshapen")
-        own = {name: x.shape for name, x in self.model.named_parameters()}
-        if best and {name: x.shape for name, x in best.items()} != own:
-            raise ValueError("the best weights are misshapen")
+        groups = state["optimizer"]["param_groups"], self.optimizer.param_groups
+        for theirs, ours in zip(*groups, strict=True):
+            for name in theirs.keys() & ours.keys() - {"params", "lr", "initial_lr"}:
+                if theirs[name] != ours[name]:
+                    raise ValueError(
+                        f"its optimizer has {name} {theirs[name]}, here {ours[name]}"
+                    )
+        own = {name: x.shape for name, x in self.average.items()}
+        for what in ("average", "best_weights"):
+            found = {name: x.shape for name, x in state[what].items()}
+            if found != own and (found or what == "average"):
+                raise ValueError(f"the {what.replace('_', ' ')} are misshapen")
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Draw from a seed, on the CPU and on one device; then as the caller did before."""
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would seed all of the caller's GPUs.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cpu":
+            yield
+            return
+        module = torch.get_device_module(device)
+        place = () if device.type == "mps" else (device,)
+        before = module.get_rng_state(*place)
+        drawn = torch.Generator(device).manual_seed(seed)
+        module.set_rng_state(drawn.get_state(), *place)
+        try:
+            yield
+        finally:
+            module.set_rng_state(before, *place)
