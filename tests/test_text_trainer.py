@@ -206,6 +206,8 @@ def test_patience_and_divergence_end_a_run(dataset, tmp_path):
     with torch.no_grad():
         model.output.weight[0, 0] = math.nan
     with pytest.raises(ValueError, match="step 1 diverged, its loss is nan"):
+        run_steps(dataset, None, model=model)
+    with pytest.raises(ValueError, match=r"cannot be saved: \S+ holds a number"):
         run_steps(dataset, tmp_path / "run", model=model)
 
 
@@ -319,7 +321,7 @@ def test_a_gpt2_is_loaded_as_one(dataset, tmp_path):
     assert loaded.generate("Jane likes", 9, top_p=1e-6) == found
 
 
-def test_a_model_of_another_kind_is_named(dataset, tmp_path):
+def test_a_subclass_is_read_as_the_language_model_that_it_is(dataset, tmp_path):
     class Another(LanguageModel):
         pass
 
@@ -327,9 +329,7 @@ def test_a_model_of_another_kind_is_named(dataset, tmp_path):
     path = tmp_path / "another.safetensors"
     TextGenerator(Another(config), dataset.tokenizer).save(path)
     assert isinstance(Another.load(path), Another)
-    for load in (TextGenerator.load, LanguageModel.load):
-        with pytest.raises(ValueError, match="holds the model Another"):
-            load(path)
+    assert type(TextGenerator.load(path).model) is LanguageModel
 
 
 def test_one_file_may_stand_alone(book, dataset):
