@@ -1,9 +1,9 @@
-# %% claim: As the temperature falls, the result approaches the best match as fast as $e^{-g/T}$.
+# %% claim: As the temperature falls, the result approaches the best
 # null: the temperature makes no difference
 lookup = soft_lookup
 soft_lookup = lambda query, keys, values, temperature: lookup(query, keys, values)
 
-# %% claim: As the temperature falls, the result approaches the best match as fast as $e^{-g/T}$.
+# %% claim: As the temperature falls, the result approaches the best
 # null: shares of the raw scores
 
 
@@ -12,11 +12,11 @@ def soft_lookup(query, keys, values, temperature):
     return weights, torch.tensordot(weights, values, dims=1)
 
 
-# %% claim: A small change of the query leaves the best match and moves the soft result.
+# %% claim: A small change of the query leaves the best match and moves
 # null: the best match alone
 soft_lookup = lambda query, keys, values: (None, values[(keys @ query).argmax()])
 
-# %% claim: A small change of the query leaves the best match and moves the soft result.
+# %% claim: A small change of the query leaves the best match and moves
 # null: another query
 count_words = count
 count = lambda text: 1000 * count_words(text)
@@ -103,15 +103,15 @@ asks = 3 * torch.eye(7)
 scores = (P @ asks) @ P.T
 with_itself = scores.softmax(dim=-1)
 
-# %% claim: Without itself, attention alone turns *pizza* towards *oven*.
+# %% claim: Without itself, attention alone turns *pizza* towards
 # null: nothing is left out
 without = with_itself
 
-# %% claim: Without itself, attention alone turns *pizza* towards *oven*.
+# %% claim: Without itself, attention alone turns *pizza* towards
 # null: it never attends to itself
 with_itself = without
 
-# %% claim: Ten times the values give ten times the outputs at equal weights.
+# %% claim: Ten times the values give ten times the outputs at equal
 # null: values of one length
 attend_with_lengths = attend
 
@@ -121,43 +121,43 @@ def attend(x, q, k, v):
     return weights, weights @ F.normalize(x @ v, dim=-1)
 
 
-# %% claim: Ten times the values give ten times the outputs at equal weights.
+# %% claim: Ten times the values give ten times the outputs at equal
 # null: *aime* has the value of *visite*
 sentences["aime"] = sentences["visite"]
 
-# %% claim: With all three matrices trained, more than 99% of the outputs are right.
+# %% claim: With all three matrices trained, more than 99% of the
 # null: no training
 results["QKV"] = start
 
-# %% claim: With all three matrices trained, more than 99% of the outputs are right.
+# %% claim: With all three matrices trained, more than 99% of the
 # null: W^V alone is enough
 results["V"] = results["QKV"]
 
-# %% claim: With all three matrices trained, more than 99% of the outputs are right.
+# %% claim: With all three matrices trained, more than 99% of the
 # null: W^Q and W^K alone are enough
 results["QK"] = results["QKV"]
 
-# %% claim: With all three matrices trained, more than 99% of the outputs are right.
+# %% claim: With all three matrices trained, more than 99% of the
 # null: the weights stay where they were
 mean_after = mean_before
 
-# %% claim: With all three matrices trained, more than 99% of the outputs are right.
+# %% claim: With all three matrices trained, more than 99% of the
 # null: right without a weight on *en*
 mean_after = torch.eye(5)[[4, 0, 1]]
 
-# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly zero.
+# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly
 # null: from small numbers
 torch.zeros_like = lambda matrix: torch.full_like(matrix, 0.01)
 
-# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly zero.
+# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly
 # null: nothing has a gradient
 output_loss = lambda ids, matrices: 0 * sum(matrix.sum() for matrix in matrices)
 
-# %% claim: The gradient of the row is the weighted mean of the keys minus the target's key.
+# %% claim: The gradient of the row is the weighted mean of the keys
 # null: the target's key alone
 w3 = torch.zeros_like(w3)
 
-# %% claim: The gradient of the row is the weighted mean of the keys minus the target's key.
+# %% claim: The gradient of the row is the weighted mean of the keys
 # null: no steps
 changed_query = W_Q
 

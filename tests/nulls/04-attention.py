@@ -1,8 +1,8 @@
-# %% claim: The three products give exactly the queries, keys and values above.
+# %% claim: The three products give exactly the queries, keys and
 # null: the matrices of queries and keys exchanged
 W_Q, W_K = W_K, W_Q
 
-# %% claim: The three products give exactly the queries, keys and values above.
+# %% claim: The three products give exactly the queries, keys and
 # null: the values are the words themselves
 W_V = torch.eye(4)[:, :2]
 
@@ -51,66 +51,66 @@ attend = lambda query, key, value, scale: in_order(
 # null: even weights: the keys make no difference
 attend = lambda query, key, value, scale: value.mean(dim=0).expand(len(query), -1)
 
-# %% claim: The variance is $d_k$ without a scale and 1 with the square root, within 10%.
+# %% claim: The variance is $d_k$ without a scale and 1 with the square
 # null: the variance does not depend on the width
 variance = dict.fromkeys(variance, 1.0)
 
-# %% claim: The variance is $d_k$ without a scale and 1 with the square root, within 10%.
+# %% claim: The variance is $d_k$ without a scale and 1 with the square
 # null: divided by d_k in the root's place
 variance = {(n, d): variance["full" if n == "root" else n, d] for n, d in variance}
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: the scale makes no difference to the weights
 largest = {(name, d): largest["root", d] for name, d in largest}
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: the weights have no scale in either
 largest = {(name, d): largest["none", d] for name, d in largest}
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: the scale makes no difference
 measured = {(name, d): measured["root", d] for name, d in measured}
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: no scale in either
 measured = {(name, d): measured["none", d] for name, d in measured}
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: the few have one key that wins
 scores_, w_, g_ = measured["none", 1024]
 measured["none", 1024] = scores_, w_, g_.flip(0)
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: without the scale all gradients shrink
 measured |= {
     key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"
 }
 
-# %% claim: Without the scale more than a fifth of the queries get almost no gradient at 64.
+# %% claim: Without the scale more than a fifth of the queries get
 # null: the unscaled median is the shorter one from the start
 middle |= {("none", d): middle["root", d] / 2 for d in widths[1:6]}
 
-# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
+# %% claim: Without the scale none of ten learning rates reaches a
 # null: the scale makes no difference
 found["no scale, squared error"] = found["÷ √d_k, squared error"]
 
-# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
+# %% claim: Without the scale none of ten learning rates reaches a
 # null: the loss makes no difference
 found["no scale, −log w"] = found["no scale, squared error"]
 
-# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
+# %% claim: Without the scale none of ten learning rates reaches a
 # null: short queries make no difference
 found["no scale, short queries"] = found["no scale, squared error"]
 
-# %% claim: At one rate, training divided by $d_k$ falls from above 0.8 to below 0.2.
+# %% claim: At one rate, training divided by $d_k$ falls from above 0.8
 # null: d_k does as well
 at_ten["full"] = at_ten["root"]
 
-# %% claim: At one rate, training divided by $d_k$ falls from above 0.8 to below 0.2.
+# %% claim: At one rate, training divided by $d_k$ falls from above 0.8
 # null: √d_k does as badly
 at_ten["root"] = at_ten["full"]
 
-# %% claim: At one rate, training divided by $d_k$ falls from above 0.8 to below 0.2.
+# %% claim: At one rate, training divided by $d_k$ falls from above 0.8
 # null: the larger rate makes no difference
 thirtyfold = at_ten["full"]
 
@@ -131,25 +131,25 @@ plain = over_root
 # null: the scale makes no difference
 over_root = plain
 
-# %% claim: Masked before the softmax, another hidden key changes nothing.
+# %% claim: Masked before the softmax, another hidden key changes
 # null: nothing is masked before it
 torch.Tensor.masked_fill = lambda scores, mask, fill: scores
 
-# %% claim: Masked before the softmax, another hidden key changes nothing.
+# %% claim: Masked before the softmax, another hidden key changes
 # null: masked after it, and shared out anew
 torch.Tensor.softmax = lambda x, dim, softmax=torch.Tensor.softmax: F.normalize(
     softmax(x, dim) * visible, p=1, dim=-1
 )
 
-# %% claim: Filled with the lowest number, then zero, the empty row and its gradient are zero.
+# %% claim: Filled with the lowest number, then zero, the empty row and
 # null: no zeros afterwards
 ways["lowest, then 0"] = ways["lowest"]
 
-# %% claim: Filled with the lowest number, then zero, the empty row and its gradient are zero.
+# %% claim: Filled with the lowest number, then zero, the empty row and
 # null: -inf does no harm
 ways["-inf"] = ways["lowest, then 0"]
 
-# %% claim: Filled with the lowest number, then zero, the empty row and its gradient are zero.
+# %% claim: Filled with the lowest number, then zero, the empty row and
 # null: the lowest number is enough
 ways["lowest"] = ways["lowest, then 0"]
 
@@ -165,21 +165,21 @@ scaled_dot_product_attention = lambda query, key, value: attend(
     query, key, value, math.sqrt(2)
 )
 
-# %% claim: Ours and PyTorch's agree on outputs and gradients, with four kinds of mask.
+# %% claim: Ours and PyTorch's agree on outputs and gradients, with
 # null: no scale
 with_all = scaled_dot_product_attention
 scaled_dot_product_attention = lambda query, key, value, mask: with_all(
     2 * query, key, value, mask
 )
 
-# %% claim: Ours and PyTorch's agree on outputs and gradients, with four kinds of mask.
+# %% claim: Ours and PyTorch's agree on outputs and gradients, with
 # null: no mask
 with_all = scaled_dot_product_attention
 scaled_dot_product_attention = lambda query, key, value, mask: with_all(
     query, key, value
 )
 
-# %% claim: Ours and PyTorch's agree on outputs and gradients, with four kinds of mask.
+# %% claim: Ours and PyTorch's agree on outputs and gradients, with
 # null: an empty row is even
 with_all = scaled_dot_product_attention
 
@@ -190,25 +190,25 @@ def scaled_dot_product_attention(query, key, value, mask):
     return with_all(query, key, value, mask | ~mask.any(dim=-1, keepdim=True))
 
 
-# %% claim: Without the scale none of ten learning rates reaches a weight of 0.5 in 100 steps.
+# %% claim: Without the scale none of ten learning rates reaches a
 # null: with patience every rate gets there
 longer = dict.fromkeys(longer, 0.9)
 
-# %% claim: With a query so long that one weight is 1, query and keys get a gradient of zero.
+# %% claim: With a query so long that one weight is 1, query and keys
 # null: even weights
 attend = lambda query, key, value, scale: (query @ key.T * 0).softmax(-1) @ value
 
 
-# %% claim: With a query so long that one weight is 1, query and keys get a gradient of zero.
+# %% claim: With a query so long that one weight is 1, query and keys
 # null: the values are cut off as well
 def attend(query, key, value, scale):
     return (query @ key.T / scale).softmax(-1) @ value.detach() + 0 * value.sum()
 
 
-# %% claim: Without the division each of three stored runs gets 2 to 10 points fewer sentences right.
+# %% claim: Without the division each of three stored runs gets 2 to 10
 # null: the division changes nothing
 exact["no-root"] = exact["whole"]
 
-# %% claim: Without the division each of three stored runs gets 2 to 10 points fewer sentences right.
+# %% claim: Without the division each of three stored runs gets 2 to 10
 # null: without it nothing is learned
 exact["no-root"] = [0.0, 0.0, 0.0]

@@ -1,24 +1,24 @@
-# %% claim: The masked row equals the formula and gives the forbidden key exactly 0.
+# %% claim: The masked row equals the formula and gives the forbidden
 # null: no mask
 masked = free
 
-# %% claim: The masked row equals the formula and gives the forbidden key exactly 0.
+# %% claim: The masked row equals the formula and gives the forbidden
 # null: masked after the softmax
 masked = free * allowed
 
-# %% claim: With padding at the end, the rows of real words are the causal triangle.
+# %% claim: With padding at the end, the rows of real words are the
 # null: no padding: the causal mask alone
 both = causal.expand_as(both)
 
-# %% claim: With padding at the end, the rows of real words are the causal triangle.
+# %% claim: With padding at the end, the rows of real words are the
 # null: padding at the start
 both = padding.flip(-1) & causal
 
-# %% claim: With the mask, the batch changes an output by less than 1e-5.
+# %% claim: With the mask, the batch changes an output by less than
 # null: no mask in either
 padding = None
 
-# %% claim: With the mask, the batch changes an output by less than 1e-5.
+# %% claim: With the mask, the batch changes an output by less than
 # null: the mask in both
 change = 0.0
 
@@ -34,23 +34,23 @@ after = before
 # null: dividing by the rest is safe
 after_renormalised = before
 
-# %% claim: In four dtypes, our attention and the fused one give such a query zeros.
+# %% claim: In four dtypes, our attention and the fused one give such a
 # null: the lowest number: even weights
 attention_weights = lambda query, key, mask: (
     (query @ key.mT / 2).masked_fill(~mask, torch.finfo(query.dtype).min).softmax(-1)
 )
 
-# %% claim: In four dtypes, our attention and the fused one give such a query zeros.
+# %% claim: In four dtypes, our attention and the fused one give such a
 # null: minus infinity
 attention_weights = lambda query, key, mask: (
     (query @ key.mT / 2).masked_fill(~mask, -torch.inf).softmax(-1)
 )
 
-# %% claim: With minus infinity, every number of the map's gradient is NaN.
+# %% claim: With minus infinity, every number of the map's gradient is
 # null: minus infinity does no harm
 with_infinity = with_zeros
 
-# %% claim: With minus infinity, every number of the map's gradient is NaN.
+# %% claim: With minus infinity, every number of the map's gradient is
 # null: minus infinity in both
 with_zeros = with_infinity
 
@@ -89,23 +89,23 @@ F.scaled_dot_product_attention = lambda q, k, v, mask, *torchs: fused_of(
     q, k, v, mask if torchs else ~mask, *torchs
 )
 
-# %% claim: The right mask ends within 0.02 of the floor, the others below a fifth of it.
+# %% claim: The right mask ends within 0.02 of the floor, the others
 # null: the mask makes no difference
 last["off by one"] = last["right mask"]
 
-# %% claim: The right mask ends within 0.02 of the floor, the others below a fifth of it.
+# %% claim: The right mask ends within 0.02 of the floor, the others
 # null: the right mask leaks
 last["right mask"] = last["off by one"]
 
-# %% claim: The right mask ends within 0.02 of the floor, the others below a fifth of it.
+# %% claim: The right mask ends within 0.02 of the floor, the others
 # null: not shifted is as off by one
 last["not shifted"] = last["off by one"]
 
-# %% claim: In use, the mask that is off by one costs more than twice the floor.
+# %% claim: In use, the mask that is off by one costs more than twice
 # null: the leak goes on in use
 in_use["off by one"] = last["off by one"]
 
-# %% claim: In use, the mask that is off by one costs more than twice the floor.
+# %% claim: In use, the mask that is off by one costs more than twice
 # null: off by one costs nothing: the floor
 in_use["off by one"] = in_use["right mask"]
 
@@ -132,15 +132,15 @@ influence = lambda model, mask: influence_of(model, right_mask)
 influence_of = influence
 influence = lambda model, mask: influence_of(model, torch.eye(LENGTH).bool())
 
-# %% claim: Without the mask each model's loss is more than 0.1 above the floor.
+# %% claim: Without the mask each model's loss is more than 0.1 above
 # null: the mask makes no difference in use
 without_mask = with_mask
 
-# %% claim: Without the mask each model's loss is more than 0.1 above the floor.
+# %% claim: Without the mask each model's loss is more than 0.1 above
 # null: the mask is lost in both
 with_mask = without_mask
 
-# %% claim: Without the mask each model's loss is more than 0.1 above the floor.
+# %% claim: Without the mask each model's loss is more than 0.1 above
 # null: one layer in place of two
 next_token = NextToken
 NextToken = lambda num_layers: next_token(1)

@@ -1,8 +1,8 @@
-# %% claim: Ours and PyTorch's layer agree on outputs and on the gradients of both inputs.
+# %% claim: Ours and PyTorch's layer agree on outputs and on the
 # null: weights of their own
 copy_weights = lambda ours, theirs: None
 
-# %% claim: Ours and PyTorch's layer agree on outputs and on the gradients of both inputs.
+# %% claim: Ours and PyTorch's layer agree on outputs and on the
 # null: the masks make no difference
 forward = DecoderLayer.forward
 DecoderLayer.forward = lambda self, x, memory, source_mask=None, target_mask=None: (
@@ -21,30 +21,30 @@ model.decoder.forward = lambda x, memory, *masks: forward(
 forward = model.decoder.forward
 model.decoder.forward = lambda x, memory, *masks: forward(x, 0 * memory, *masks)
 
-# %% claim: After self-attention, the queries of all later positions depend on the first word.
+# %% claim: After self-attention, the queries of all later positions
 # null: no self-attention
 layer_of = model.decoder.layers[0]
 layer_of.residuals[0].forward = lambda x, sublayer: x
 
-# %% claim: After self-attention, the queries of all later positions depend on the first word.
+# %% claim: After self-attention, the queries of all later positions
 # null: no causal mask
 causal_mask = lambda length: None
 
-# %% claim: One masked pass equals six growing passes, in its scores and its gradient.
+# %% claim: One masked pass equals six growing passes, in its scores
 # null: no causal mask
 at_once = Translator(num_layers=2, causal=False).double()(source, written)
 
-# %% claim: One masked pass equals six growing passes, in its scores and its gradient.
+# %% claim: One masked pass equals six growing passes, in its scores
 # null: the mask makes no difference
 translator_of = Translator
 Translator = lambda num_layers, causal: translator_of(num_layers=num_layers)
 
-# %% claim: After 140 steps more than 98% of the held-out sentences are exactly right.
+# %% claim: After 140 steps more than 98% of the held-out sentences are
 # null: no training
 torch.manual_seed(0)
 trained_model = Translator()
 
-# %% claim: After 140 steps more than 98% of the held-out sentences are exactly right.
+# %% claim: After 140 steps more than 98% of the held-out sentences are
 # null: the source is hidden
 torch.manual_seed(0)
 trained_model = Translator(reads_source=False)
@@ -63,15 +63,15 @@ self_weights, cross_weights = look(Translator(), sources[1:2], written)
 # null: word for word in the order of the French
 cross_weights = torch.eye(6)[:, :5][None]
 
-# %% claim: Without shift or mask the loss falls below a twentieth of the floor.
+# %% claim: Without shift or mask the loss falls below a twentieth of
 # null: neither makes a difference
 results["no shift"] = results["no causal mask"] = results["as it should be"]
 
-# %% claim: Without shift or mask the loss falls below a twentieth of the floor.
+# %% claim: Without shift or mask the loss falls below a twentieth of
 # null: head 1 of every seed is that of the first
 results["as it should be"] = results["as it should be"][:1] * 3
 
-# %% claim: Without shift or mask the loss falls below a twentieth of the floor.
+# %% claim: Without shift or mask the loss falls below a twentieth of
 # null: the loss shows it: as with the source hidden
 results["no causal mask"] = results["source hidden"]
 
@@ -88,15 +88,15 @@ results["source hidden"] = results["as it should be"]
 losses = torch.full((50,), math.log(len(english)))
 results["source hidden"] = [(model, losses) for model, _ in results["source hidden"]]
 
-# %% claim: Fed its own vectors the model is right in none of the held-out sentences.
+# %% claim: Fed its own vectors the model is right in none of the
 # null: vectors are as good as words
 right = exact(trained_model)
 
-# %% claim: Fed its own vectors the model is right in none of the held-out sentences.
+# %% claim: Fed its own vectors the model is right in none of the
 # null: what it is fed in training makes no difference
 learned[True, 48] = learned[False, 48]
 
-# %% claim: Fed its own vectors the model is right in none of the held-out sentences.
+# %% claim: Fed its own vectors the model is right in none of the
 # null: own words never teach
 learned[True, 96] = learned[True, 24]
 

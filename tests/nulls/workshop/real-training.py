@@ -89,19 +89,19 @@ translation_model = lambda types, sizes: with_tie(
 # null: a vocabulary of a tenth
 PRESETS["tiny"] = PRESETS["tiny"]._replace(vocab_size=PRESETS["tiny"].vocab_size // 10)
 
-# %% claim: The language model's run that was cut short ends in the same bits
+# %% claim: The language model's run that was cut short ends in the
 # null: a run that is left after ten steps and not taken up again
 runs = Path(tempfile.mkdtemp())
 text_run("text-whole")
 text_run("text-cut", 10)
 
-# %% claim: The language model's run that was cut short ends in the same bits
+# %% claim: The language model's run that was cut short ends in the
 # null: the run of another seed in place of the one cut short
 runs = Path(tempfile.mkdtemp())
 text_run("text-whole")
 text_run("text-cut", seed=2)
 
-# %% claim: The language model's run that was cut short ends in the same bits
+# %% claim: The language model's run that was cut short ends in the
 # null: an untrained model
 best = TextGenerator(
     language_model(text.tokenizer.vocab_size, text_sizes), text.tokenizer
