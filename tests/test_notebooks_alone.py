@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -30,29 +32,39 @@ print(*(each.__file__ for each in (bookkit, transformer)), bookkit.stored.FOLDER
 pytestmark = pytest.mark.plain
 
 
-def build_wheel(folder: Path) -> Path:
-    """The wheel, built from a copy of what it is made of."""
-    backend = pytest.importorskip("setuptools")
-    if int(backend.__version__.partition(".")[0]) < 77:
-        pytest.skip("the setuptools here is older than the build needs")
-    source, out = folder / "source", folder / "out"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-TEXT"):
-        shutil.copy(ROOT / name, source)
-    for name in ("transformer", "bookkit", "benchmarks/results"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(out)]
-    subprocess.run([*command, str(source)], check=True)
-    (built,) = out.glob("*.whl")
-    return built
+NOT_SOURCE = (".*", "_build", "build", "mutants", "__pycache__", "*.egg-info")
+
+
+def run(*command: str | Path, cwd: Path) -> None:
+    subprocess.run([sys.executable, *map(str, command)], check=True, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The book's wheel."""
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution's files, as pip would unpack them."""
+    backend = pytest.importorskip("setuptools")
+    if int(backend.__version__.partition(".")[0]) < 77:
+        pytest.skip("the setuptools here is older than the build needs")
+    folder = tmp_path_factory.mktemp("sdist")
+    copy = folder / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    build = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
+    run("-c", build, folder, cwd=copy)
+    shutil.rmtree(copy)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book's wheel, built from nothing but the source distribution."""
+    out = tmp_path_factory.mktemp("wheel")
+    options = "--quiet --no-deps --no-build-isolation --disable-pip-version-check"
+    run("-m", "pip", "wheel", *options.split(), "-w", out, sdist, cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +73,15 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     zipfile.ZipFile(wheel).extractall(site)
     return site
+
+
+def test_the_sdist_holds_the_source_of_every_module(sdist: Path) -> None:
+    for path in (ROOT / "transformer").rglob("*.py"):
+        first = re.search(r"Made from (book/\S+): edit", path.read_text("utf-8"))
+        if first:
+            assert (sdist / first[1]).exists(), f"{path} is made from {first[1]}"
+    for name in ("tools/tangle.py", "tests/conftest.py", "Makefile", "_toc.yml"):
+        assert (sdist / name).exists(), name
 
 
 def test_the_wheel_holds_what_it_needs(unpacked: Path) -> None:

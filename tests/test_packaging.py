@@ -2,12 +2,11 @@
 
 import ast
 import functools
-import importlib
-import importlib.util
 import json
 import re
 import sys
 import tomllib
+import warnings
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -152,7 +151,15 @@ def test_the_version_is_that_of_pyproject() -> None:
     assert transformer.__version__ == PROJECT["project"]["version"]
 
 
-def test_the_command_is_where_pyproject_says() -> None:
-    (target,) = PROJECT["project"]["scripts"].values()
-    module, _, function = target.partition(":")
-    assert callable(getattr(importlib.import_module(module), function))
+def test_torchs_warning_about_python_3_13_0_fails_no_test() -> None:
+    warnings.warn(
+        "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+.",
+        RuntimeWarning,
+        stacklevel=1,
+    )
+
+
+def test_the_citation_and_the_changes_are_of_this_version() -> None:
+    version = transformer.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"Version {version} " in (ROOT / "CHANGELOG.md").read_text("utf-8")
