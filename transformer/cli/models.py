@@ -10,9 +10,10 @@ from transformer.cli.console import print_error, printable
 from transformer.cli.options import PROGRAM
 from transformer.cli.resources import find_device
 from transformer.decoding.translator import Translator
+from transformer.pretrained.generator import PretrainedGenerator
 from transformer.text.multi30k import undo_moses_style
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import Tokenizer, UnknownWordError
+from transformer.text.words import UnknownWordError
 from transformer.training.run_folder import load_run
 
 __all__ = [
@@ -70,12 +71,18 @@ def load_translator(weights: Path | None, device: str = "cpu") -> Translator:
     )
 
 
-def load_generator(weights: Path, device: str = "cpu") -> TextGenerator:
-    """The language model in a file or a run's folder.
+def load_generator(
+    weights: Path, device: str = "cpu"
+) -> TextGenerator | PretrainedGenerator:
+    """The language model in a file or a run's folder, or one of another library.
 
     Raises:
         ValueError: for what `TextGenerator.load` refuses, and for a translator.
     """
+    if PretrainedGenerator.reads(weights):
+        pretrained = PretrainedGenerator.load(weights)
+        pretrained.model.to(find_device(device))
+        return pretrained
     model = load_model(weights, device, first=TextGenerator)
     if isinstance(model, TextGenerator):
         return model
@@ -113,7 +120,7 @@ def report_cut(count: int) -> None:
         )
 
 
-def report_unknown_characters(tokenizer: Tokenizer, sentences: Iterable[str]) -> None:
+def report_unknown_characters(tokenizer: object, sentences: Iterable[str]) -> None:
     """Name on standard error the characters that no training sentence had.
 
     The model reads each of them as the same unknown subword.

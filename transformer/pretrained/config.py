@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-def read_config(config: object, model_type: str) -> dict[str, Any]:
+def read_config(config: object, *model_types: str) -> dict[str, Any]:
     """The settings of a model of the library transformers, by the library's names.
 
     `config` is the library's own object (or any other with a `to_dict()`), a dictionary
@@ -32,7 +32,8 @@ def read_config(config: object, model_type: str) -> dict[str, Any]:
     Raises:
         FileNotFoundError: for a path without a config.json.
         TypeError: for something that is no config.
-        ValueError: for a file that is not a JSON object, or another `model_type`.
+        ValueError: for a file that is not a JSON object, or a `model_type` that is none
+            of these.
     """
     settings = config
     if isinstance(config, str | os.PathLike):
@@ -45,8 +46,9 @@ def read_config(config: object, model_type: str) -> dict[str, Any]:
             f"or the path of a config.json, got {with_article(type(config).__name__)}"
         )
     found = settings.get("model_type")
-    if found != model_type:
-        raise ValueError(f"model_type is {found!r}, expected {model_type!r}")
+    if found not in model_types:
+        expected = " or ".join(map(repr, model_types))
+        raise ValueError(f"model_type is {found!r}, expected {expected}")
     return dict(settings)
 
 
