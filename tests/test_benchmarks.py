@@ -121,3 +121,10 @@ def test_a_changed_attention_computes_the_same(change):
     expected = peers.our_loss(model, batch)
     change(None, model)
     torch.testing.assert_close(peers.our_loss(model, batch), expected)
+
+
+@pytest.mark.plain
+def test_a_page_draws_from_every_stored_result() -> None:
+    pages = "".join(path.read_text("utf-8") for path in (ROOT / "book").rglob("*.md"))
+    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+        assert f'results("{path.stem}")' in pages, f"no page draws from {path.name}"

@@ -115,7 +115,7 @@ def known_sentences(translator: Translator, model: Explorable) -> list[str]:
     if not (folder / "run.json").is_file():
         return []
     run = read_run(folder)
-    if run.data is None:
+    if not isinstance(run.data, str):  # no folder with sentences of two languages
         return []
     try:
         pairs = read_pairs(run.data, run.text, "val", *run.languages)
