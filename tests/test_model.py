@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from transformer import MultiHeadAttention, Transformer, TransformerConfig, padding_mask
-from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 
 
 def small(**overrides) -> TransformerConfig:
@@ -142,23 +141,6 @@ def test_weights_tied_by_hand_are_saved_under_each_name(tmp_path) -> None:
     assert again.output.weight.equal(model.output.weight)
 
 
-def test_the_same_weights_save_to_the_same_bytes(tmp_path) -> None:
-    model, one, other = Transformer(small()), tmp_path / "one", tmp_path / "other"
-    metadata = {str(number): "text" for number in range(20)}
-    model.save(one, metadata)
-    for _ in range(3):
-        Transformer.load(one).save(other, metadata)
-        assert one.read_bytes() == other.read_bytes()
-
-
-def test_metadata_comes_back_beside_the_model(tmp_path) -> None:
-    metadata = {"languages": "fr en", "source_tokenizer": '{"words": ["né"]}'}
-    Transformer(small()).save(tmp_path / "model", metadata)
-    model, found = Transformer.load_with_metadata(tmp_path / "model")
-    assert found == metadata
-    assert model.config == small()
-
-
 @pytest.mark.parametrize("key", ["class", "config", "parts"])
 def test_metadata_that_would_be_lost_is_refused_by_name(tmp_path, key) -> None:
     with pytest.raises(ValueError, match=f"the key '{key}', it is reserved"):
@@ -241,24 +223,12 @@ def test_saving_draws_no_random_numbers(tmp_path) -> None:
     assert torch.get_rng_state().equal(before)
 
 
-def test_a_missing_checkpoint(tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*nowhere"):
-        Transformer.load(tmp_path / "nowhere.safetensors")
-
-
 def test_a_model_without_numbers_is_not_saved(tmp_path) -> None:
     with torch.device("meta"):
         model = Transformer(TransformerConfig(9, 9, d_model=8, num_heads=2, d_ff=8))
     with pytest.raises(ValueError, match="is on the meta device"):
         model.save(tmp_path / "model")
     assert not any(tmp_path.iterdir())
-
-
-def test_a_language_models_file_is_named_as_what_it_is(tmp_path) -> None:
-    config = LanguageModelConfig(9, 8, 2, 1, 16, dropout=0.0, max_length=8)
-    LanguageModel(config).save(tmp_path / "model")
-    with pytest.raises(ValueError, match="holds the model LanguageModel, no Trans"):
-        Transformer.load(tmp_path / "model")
 
 
 def test_the_shipped_weights_are_of_this_format() -> None:
