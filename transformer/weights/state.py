@@ -21,7 +21,6 @@ __all__ = [
     "load_strictly",
     "require_floats",
     "require_state_dict",
-    "require_one_dtype",
 ]
 
 
@@ -127,17 +126,3 @@ def require_state_dict(state: object) -> None:
         advice = ": give its state_dict()" if hasattr(state, "state_dict") else ""
         kind = with_article(type(state).__name__)
         raise TypeError(f"a state_dict is needed, got {kind}{advice}")
-
-
-def require_one_dtype(state: Mapping[str, Tensor]) -> None:
-    """Refuse weights of several dtypes, which no layer could multiply.
-
-    Raises:
-        ValueError: naming the first that differs from those before it.
-    """
-    first = next(iter(state.values())).dtype
-    for name, weight in state.items():
-        if weight.dtype != first:
-            raise ValueError(
-                f"{name} is {weight.dtype} beside {first}, expected one dtype"
-            )
