@@ -85,6 +85,7 @@ def test_the_lines_for_gpt2_run_on_files_of_random_weights(
     shape = {"n_embd": 24, "n_layer": 2, "n_head": 12, "n_positions": 64}
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)).eval()
     save_file(theirs.transformer.state_dict(), "model.safetensors")
+    theirs.config.save_pretrained(tmp_path)
     names: dict = {}
     exec(GPT2_LINES, names)
     ids = torch.tensor([names["prompt"]])
