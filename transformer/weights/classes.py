@@ -14,6 +14,7 @@ from transformer.weights.state import shapes_only
 __all__ = [
     "register_model",
     "registered_class",
+    "registered_classes",
     "as_built",
     "class_name",
     "foreign_parts",
@@ -37,6 +38,11 @@ def register_model(kind: _Kind) -> _Kind:
 def registered_class(kind: type) -> type[nn.Module] | None:
     """The registered class that a class is or inherits from first; None without one."""
     return next((each for each in kind.__mro__ if each in _REGISTERED), None)
+
+
+def registered_classes() -> dict[str, type]:
+    """The classes that make a model from its config, by their names."""
+    return {kind.__name__: kind for kind in _REGISTERED}
 
 
 def class_name(kind: type) -> str:

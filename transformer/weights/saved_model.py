@@ -13,7 +13,12 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from transformer.checks import with_article
-from transformer.weights.classes import as_built, foreign_parts, registered_class
+from transformer.weights.classes import (
+    as_built,
+    foreign_parts,
+    registered_class,
+    registered_classes,
+)
 from transformer.weights.files import model_file, read_checkpoint, write_checkpoint
 from transformer.weights.state import (
     require_floats,
@@ -163,7 +168,11 @@ class SavedModel(nn.Module):
         kinds = [kind for kind in (cls, *others) if _known(kind).__name__ == name]
         if not kinds:
             shown = name if name.isidentifier() else "of no class"
-            raise ValueError(f"{path} holds the model {shown:.80}, no {cls.__name__}")
+            known = registered_classes().get(name)
+            advice = f": {known.__module__}.{name}.load reads it" if known else ""
+            raise ValueError(
+                f"{path} holds the model {shown:.80}, no {cls.__name__}{advice}"
+            )
         if into is not None and _known(type(into)).__name__ != name:
             kind = with_article(type(into).__name__)
             raise TypeError(f"{path} can be loaded into a {name}, got {kind}")
