@@ -1,4 +1,4 @@
-"""Checks for the exercises of chapter 07, What does one layer do, and why stack six?"""
+"""Checks for the exercises of chapter 07, on the encoder."""
 
 from collections.abc import Callable
 from typing import Any

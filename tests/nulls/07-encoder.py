@@ -1,108 +1,108 @@
-# %% claim: After three modules *Jane*
+# %% claim: After three modules *Jane* and *septembre* differ by less
 # null: residuals: each module adds
 alone = [sentence]
 for attention in attentions:
     alone.append(alone[-1] + attention(alone[-1], alone[-1], alone[-1]).detach())
 
-# %% claim: After three modules *Jane*
+# %% claim: After three modules *Jane* and *septembre* differ by less
 # null: the words are alike at the start
 sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 
-# %% claim: With query matrices a hundred
+# %% claim: With queries a hundred times as long, ten times as much is
 # null: sharpness makes no difference
 longer[100] = longer[100][0], longer[1][1], longer[1][2]
 
-# %% claim: With query matrices a hundred
+# %% claim: With queries a hundred times as long, ten times as much is
 # null: sharp weights prevent it, not only delay it
 longer[100] = longer[100][0], longer[100][1], longer[100][1]
 
-# %% claim: With query matrices a hundred
+# %% claim: With queries a hundred times as long, ten times as much is
 # null: in no draw is anything left after four modules
 sharp_draws[:, 0] = 0
 
-# %% claim: With query matrices a hundred
+# %% claim: With queries a hundred times as long, ten times as much is
 # null: after twenty-four modules as much is left as after four
 sharp_draws[:, 1] = sharp_draws[:, 0]
 
-# %% claim: With query matrices a hundred
+# %% claim: With queries a hundred times as long, ten times as much is
 # null: longer queries do not sharpen
 longer[100] = longer[1]
 
-# %% claim: The module's output is the one
+# %% claim: The module's output is the one that we worked out by hand.
 # null: no ReLU
 FeedForward.forward = lambda self, x: self.contract(self.expand(x))
 
-# %% claim: The module's output is the one
+# %% claim: The module's output is the one that we worked out by hand.
 # null: other words enter
 forward = FeedForward.forward
 FeedForward.forward = lambda self, x: (
     forward(self, x) + x.mean(dim=1, keepdim=True) * (x.size(1) > 1)
 )
 
-# %% claim: Two convolutions of width 1
+# %% claim: Two convolutions of width 1 with a ReLU between them give
 # null: no ReLU in the network
 FeedForward.forward = lambda self, x: self.contract(self.expand(x))
 
-# %% claim: Two convolutions of width 1
+# %% claim: Two convolutions of width 1 with a ReLU between them give
 # null: each place also reads its neighbour
 linear_of = FeedForward.forward
 FeedForward.forward = lambda self, x: linear_of(self, x + x.roll(1, dims=1))
 
-# %% claim: By hand and by torch
+# %% claim: By hand and by PyTorch the normalised vector is the same.
 # null: the variance over d - 1
 normed = (x - x.mean()) / torch.sqrt(x.var() + 1e-5)
 
-# %% claim: By hand and by torch
+# %% claim: By hand and by PyTorch the normalised vector is the same.
 # null: no mean taken off
 normed = x / torch.sqrt((x**2).mean() + 1e-5)
 
-# %% claim: Layer norm gives the same
+# %% claim: Layer norm gives the same whatever the other sentence is;
 # null: batch norm in both
 shift["layer norm"] = shift["batch norm"]
 
-# %% claim: Layer norm gives the same
+# %% claim: Layer norm gives the same whatever the other sentence is;
 # null: layer norm in both
 shift["batch norm"] = shift["layer norm"]
 
-# %% claim: The input of the sublayer is x
+# %% claim: The sublayer gets x itself in post-norm and the normalised
 # null: post-norm in both
 residual_of = Residual
 Residual = lambda d_model, norm_first=False: residual_of(d_model)
 
-# %% claim: The input of the sublayer is x
+# %% claim: The sublayer gets x itself in post-norm and the normalised
 # null: no addition
 Residual.forward = lambda self, x, sublayer: self.norm(sublayer(x))
 
-# %% claim: Ours and PyTorch's layer
+# %% claim: Ours and PyTorch's layer have the same outputs and the same
 # null: post-norm in both
 layer_of = EncoderLayer
 EncoderLayer = lambda *sizes, norm_first: layer_of(*sizes)
 
-# %% claim: Ours and PyTorch's layer
+# %% claim: Ours and PyTorch's layer have the same outputs and the same
 # null: no mask
 forward = EncoderLayer.forward
 EncoderLayer.forward = lambda self, x, mask: forward(self, x)
 
-# %% claim: With this book's initial weights
+# %% claim: Only with the additions can the position be read better
 # null: additions make no difference
 for table in (gradient, position, differences):
     table["Xavier", "as in the paper"] = table["Xavier", "norms only"]
     table["Xavier", "additions only"] = table["Xavier", "neither"]
 
-# %% claim: With this book's initial weights
+# %% claim: Only with the additions can the position be read better
 # null: norms make no difference
 for table in (gradient, position, differences):
     table["Xavier", "as in the paper"] = table["Xavier", "additions only"]
 
-# %% claim: With this book's initial weights
+# %% claim: Only with the additions can the position be read better
 # null: no gradient reaches the queries
 of_queries = dict.fromkeys(of_queries, 0.0)
 
-# %% claim: With this book's initial weights
+# %% claim: Only with the additions can the position be read better
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
-# %% claim: From PyTorch's initial weights, the gradient falls
+# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: additions make no difference
 for table in (gradient, position, differences):
     for kind, other in (
@@ -111,114 +111,114 @@ for table in (gradient, position, differences):
     ):
         table["PyTorch's default", kind] = table["PyTorch's default", other]
 
-# %% claim: From PyTorch's initial weights, the gradient falls
+# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: the initial weights make no difference
 for kind in kinds:
     gradient["PyTorch's default", kind] = gradient["Xavier", kind]
 
-# %% claim: From PyTorch's initial weights, the gradient falls
+# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: the queries have gradient without additions, too
 of_queries["PyTorch's default", "norms only"] = of_queries[
     "PyTorch's default", "as in the paper"
 ]
 
-# %% claim: From PyTorch's initial weights, the gradient falls
+# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
-# %% claim: From PyTorch's default weights
+# %% claim: Without the additions the stack gets fewer than 20% of the
 # null: additions make no difference
 repaired["PyTorch's default", "as in the paper"] = repaired[
     "PyTorch's default", "norms only"
 ]
 
-# %% claim: From PyTorch's default weights
+# %% claim: Without the additions the stack gets fewer than 20% of the
 # null: the size of the weights makes no difference
 repaired["Xavier ÷ √3", "as in the paper"] = repaired["Xavier", "as in the paper"]
 
-# %% claim: From PyTorch's default weights
+# %% claim: Without the additions the stack gets fewer than 20% of the
 # null: no network needs them
 repaired["PyTorch's default", "norms only"] = repaired[
     "PyTorch's default", "as in the paper"
 ]
 
-# %% claim: From PyTorch's weights, at a rate
+# %% claim: At a rate of 0.02, post-norm learns with warm-up only.
 # null: warm-up makes no difference
 right["post-norm, warm-up"] = right["post-norm"]
 
-# %% claim: From PyTorch's weights, at a rate
+# %% claim: At a rate of 0.02, post-norm learns with warm-up only.
 # null: the order of the norm makes no difference
 right["pre-norm"] = right["post-norm"]
 
-# %% claim: From PyTorch's weights, at a rate
+# %% claim: At a rate of 0.02, post-norm learns with warm-up only.
 # null: entries grow in both
 size["post-norm, warm-up"] = size["pre-norm, warm-up"]
 
-# %% claim: At equal size and in 300 steps
+# %% claim: At equal size and in 300 steps, two layers get more than
 # null: the number of layers makes no difference
 hops["one layer"] = hops["two layers"]
 
-# %% claim: At equal size and in 300 steps
+# %% claim: At equal size and in 300 steps, two layers get more than
 # null: the second attention makes no difference
 hops["two, one attends"] = hops["two layers"]
 
-# %% claim: At equal size and in 300 steps
+# %% claim: At equal size and in 300 steps, two layers get more than
 # null: neither learns
 hops["two layers"] = hops["one layer"]
 
-# %% claim: At equal size and in 300 steps
+# %% claim: At equal size and in 300 steps, two layers get more than
 # null: more steps bring nothing
 patient = hops["one layer"][0]
 
-# %% claim: At equal size and in 300 steps
+# %% claim: At equal size and in 300 steps, two layers get more than
 # null: one layer of half the size
 weight["one layer"] //= 2
 
-# %% claim: The parts follow their formulas
+# %% claim: Six layers hold six times as many parameters as one.
 # null: no biases
 parts["attention, 4 (d² + d)"] -= 4 * 512
 
-# %% claim: The parts follow their formulas
+# %% claim: Six layers hold six times as many parameters as one.
 # null: six layers share nothing
 shared = own
 
-# %% claim: In training each number
+# %% claim: Left on after training, dropout makes more mistakes.
 # null: what is kept is not doubled
 nn.functional.dropout = lambda x, *options: x * (torch.rand_like(x) < 0.5)
 
-# %% claim: In training each number
+# %% claim: Left on after training, dropout makes more mistakes.
 # null: x is dropped too
 forward = Residual.forward
 Residual.forward = lambda self, x, sublayer: forward(self, self.dropout(x), sublayer)
 
-# %% claim: In training each number
+# %% claim: Left on after training, dropout makes more mistakes.
 # null: dropout does no harm
 score["train"] = score["eval"]
 
-# %% claim: From PyTorch's weights, at a rate
+# %% claim: At a rate of 0.02, post-norm learns with warm-up only.
 # null: post-norm's vectors vanish
 size["post-norm, warm-up"] = [0.0] * 7
 
-# %% claim: After six modules the difference is below
+# %% claim: Replaced, the words become alike; added to, they stay
 # null: nothing is added
 ways = dict.fromkeys(ways, ways["replaced"])
 
-# %% claim: After six modules the difference is below
+# %% claim: Replaced, the words become alike; added to, they stay
 # null: nothing is normalised
 ways["normed"] = ways["added"]
 
-# %% claim: After six modules the difference is below
+# %% claim: Replaced, the words become alike; added to, they stay
 # null: nothing is replaced
 ways["replaced"] = ways["added"]
 
-# %% claim: At every one of the four forms
+# %% claim: The unit responds to every form of *old* and to no other
 # null: another unit
 units = units.roll(1, dims=1)
 
-# %% claim: At every one of the four forms
+# %% claim: The unit responds to every form of *old* and to no other
 # null: the words are shuffled
 tokens = tokens[1:] + tokens[:1]
 
-# %% claim: At every one of the four forms
+# %% claim: The unit responds to every form of *old* and to no other
 # null: every unit responds to four words alone
 of_word = torch.eye(len(kinds))[:, torch.arange(192) % len(kinds)]
