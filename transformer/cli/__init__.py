@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from transformer.cli.console import print_error, printable
+from transformer.cli.doctor import doctor
 from transformer.cli.evaluate import evaluate
 from transformer.cli.explore import explore
 from transformer.cli.generate import generate
@@ -64,7 +65,7 @@ class Commands(click.Group):
     cls=Commands,
     commands=[
         *(translate, train, evaluate, plot, explore, generate),
-        *(words, train_phrasebook),
+        *(words, train_phrasebook, doctor),
     ],
     help=ABOUT,
     no_args_is_help=False,

@@ -1,0 +1,205 @@
+"""What stands around a model: its loss, its schedule, and how it decodes.
+
+Made from book/workshop/museum.md: edit the chapter, not this file.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer.doctor.findings import Finding, finding
+from transformer.doctor.properties import moved
+from transformer.doctor.subject import Subject, one_line
+
+__all__ = ["loss_faults", "schedule_faults", "cached_faults", "decoding_faults"]
+
+
+def _gradient(
+    loss: Callable[..., Any], logits: Tensor, labels: Tensor, form: str
+) -> Tensor:
+    """The gradient of a loss at the logits, in the form that the model returns."""
+    logits = logits.clone().requires_grad_()
+    given = {
+        "log-probabilities": lambda x: x.log_softmax(-1),
+        "probabilities": lambda x: x.softmax(-1),
+    }.get(form, lambda x: x)(logits)
+    value = loss(given, labels)
+    value = value[0] if isinstance(value, tuple) else value
+    return torch.autograd.grad(value, logits)[0]
+
+
+def loss_faults(
+    loss: Callable[..., Any], pad_id: int | None, form: str, flat: bool
+) -> list[Finding]:
+    """What a loss teaches, from one gradient: at each logit it should be k (p − q)."""
+    batch, length, size = 3, 6, 11
+    random = torch.Generator().manual_seed(5)
+    logits = torch.randn(batch, length, size, generator=random)
+    labels = torch.stack(
+        [torch.randperm(size, generator=random)[:length] for _ in range(batch)]
+    )
+    if pad_id is not None:
+        labels[labels == pad_id] = size - 1 if pad_id != size - 1 else size - 2
+        labels[0, 4:] = pad_id
+        labels[1, 5:] = pad_id
+    pads = labels == pad_id if pad_id is not None else torch.zeros_like(labels).bool()
+
+    def asked(given: Tensor, wanted: Tensor) -> Any:
+        if flat:
+            return loss(given.reshape(-1, size), wanted.reshape(-1))
+        return loss(given, wanted)
+
+    g = _gradient(asked, logits, labels, form)
+    p = logits.softmax(-1)
+    words = ~pads
+    at_pads = g[pads].abs().max().item() if bool(pads.any()) else 0.0
+    if at_pads > 1e-7:
+        seen = f"labels that are padding have a gradient of {at_pads:.2g}"
+        return [finding("loss-padding-counted", seen)]
+    silent = [
+        token
+        for token in range(size)
+        if bool(((labels == token) & words).any())
+        and g[(labels == token) & words].abs().max() < 1e-9
+    ]
+    if silent:
+        seen = f"where the label is {silent[0]} every gradient is 0"
+        return [finding("loss-ignores-token", seen, token=silent[0])]
+    rows, probs, wanted = g[words], p[words], labels[words]
+    k, fit, right = _fitted(rows, probs, wanted)
+    if fit > 0.02:
+        twice = _gradient(
+            lambda x, y: torch.nn.functional.cross_entropy(
+                x.softmax(-1)[words], y[words]
+            ),
+            logits,
+            labels,
+            "logits",
+        )[words]
+        if torch.cosine_similarity(rows.flatten(), twice.flatten(), 0) > 0.999:
+            return [
+                finding("loss-softmax-twice", "the gradient is that of a softmax twice")
+            ]
+        for shift, side in ((1, "later"), (-1, "earlier")):
+            other = labels.roll(-shift, 1)
+            keep = words.clone()
+            keep[:, -1 if shift > 0 else 0] = False
+            keep &= other != pad_id if pad_id is not None else keep
+            rows_, probs_ = g[keep], p[keep]
+            if _fitted(rows_, probs_, other[keep])[1] < 0.02:
+                seen = f"the label that pulls at place t is that of t {shift:+d}"
+                return [finding("loss-shifted", seen, side=side)]
+        return [
+            finding("loss-other", f"a share of {fit:.0%} is not explained by k (p − q)")
+        ]
+    if k < 0:
+        return [finding("loss-sign", f"k is {k:.3g}")]
+    del right
+    count = int(words.sum())
+    if abs(k * labels.numel() - 1) < 0.02 and count < labels.numel():
+        seen = f"divided by {labels.numel()} places, of which {count} are words"
+        return [finding("loss-mean-over-padding", seen)]
+    if abs(k - 1) < 0.02:
+        return [finding("loss-summed", "k is 1: the gradient of each word is whole")]
+    return []
+
+
+def _fitted(rows: Tensor, probs: Tensor, labels: Tensor) -> tuple[float, float, float]:
+    """The k of g = k (p − q), what is left unexplained, and q at the labels."""
+    other = torch.ones_like(probs, dtype=torch.bool)
+    other[torch.arange(len(labels)), labels] = False
+    x, y = probs[other], rows[other]
+    ones = torch.ones_like(x)
+    line = torch.linalg.lstsq(torch.stack((x, ones), 1), y[:, None]).solution.flatten()
+    left = (y - x * line[0] - line[1]).norm() / y.norm().clamp(min=1e-12)
+    k = line[0].item()
+    at = probs.gather(1, labels[:, None]) - rows.gather(1, labels[:, None]) / (k or 1.0)
+    spread = (at.max() - at.min()).item()
+    return k, max(left.item(), 0.0 if spread < 0.05 else spread), at.mean().item()
+
+
+def schedule_faults(schedule: Callable[[int], Any]) -> list[Finding]:
+    """What a learning rate does: it should rise in a line, then fall with √step."""
+
+    def rate(step: int) -> float:
+        return float(schedule(step))
+
+    try:
+        first = rate(1)
+    except (ZeroDivisionError, ValueError) as error:
+        return [finding("schedule-from-zero", f"step 1: {one_line(error)}")]
+    if not 0 < first < float("inf"):
+        return [finding("schedule-from-zero", f"rate(1) = {first}")]
+    steps = sorted({round(1.1**i) for i in range(150)})
+    rates = {step: rate(step) for step in steps}
+    peak = max(steps, key=lambda step: rates[step])
+    last = steps[-1]
+    if rates[last] > 0.99 * rates[peak]:
+        seen = f"rate({last:,}) = {rates[last]:.3g}, the highest {rates[peak]:.3g}"
+        return [finding("schedule-no-decay", seen)]
+    if peak == 1:
+        return [
+            finding("schedule-no-warmup", f"the highest rate is the first, {first:.3g}")
+        ]
+    falls = rate(16 * peak) / rate(4 * peak)
+    rises = rate(max(peak // 2, 2)) / rate(max(peak // 4, 1))
+    if abs(falls - 0.5) > 0.02 or (peak > 16 and abs(rises - 2) > 0.1):
+        seen = f"four times the steps: the rate × {falls:.2f}, the paper's × 0.50"
+        return [finding("schedule-other", seen)]
+    return []
+
+
+def cached_faults(
+    subject: Subject, cached: Callable[..., Tensor], inputs: list[Tensor]
+) -> list[Finding]:
+    """Whether decoding with a cache gives the numbers of a whole pass."""
+    whole = subject.run(*inputs)
+    batch, length = inputs[-1].shape
+    model = subject.make()
+    with torch.no_grad(), subject.quiet():
+        found = subject.output(cached(model.eval(), *inputs), batch, length)
+    change = moved(whole, found).amax(0).tolist()
+    if max(change) < 1e-3:
+        return []
+    shown = ", ".join(f"{x:.2g}" for x in change)
+    seen = f"cached − whole, place by place: {shown}"
+    if change[0] < 1e-3 and min(change[1:]) > 1e-4:
+        return [finding("cached-position", seen)]
+    return [finding("cached-differs", seen)]
+
+
+def _written(ids: Any) -> list[int]:
+    """The tokens of one decoded sentence, from a tensor or a list."""
+    ids = ids.tolist() if isinstance(ids, Tensor) else ids
+    while isinstance(ids, list | tuple) and ids and isinstance(ids[0], list | tuple):
+        ids = ids[0]
+    return [int(token) for token in ids]
+
+
+def decoding_faults(
+    subject: Subject, greedy: Callable[..., Any] | None, beam: Callable[..., Any] | None
+) -> list[Finding]:
+    """Whether greedy decoding takes the likeliest token, and a beam of one does too."""
+    model = subject.make()
+    start = subject.inputs(batch=1)[:1]
+    start = start if subject.reads_source else [start[0][:, :3]]
+    found: list[Finding] = []
+    with torch.no_grad(), subject.quiet():
+        ids = _written(greedy(model.eval(), start[0], 6)) if greedy else []
+        wide = _written(beam(model.eval(), start[0], 6, 1)) if beam else []
+    first = 1 if subject.reads_source else start[0].size(1)
+    for place in range(first, len(ids)):
+        prefix = torch.tensor([ids[:place]])
+        given = [start[0], prefix] if subject.reads_source else [prefix]
+        logits = subject.run(*given)[0, -1]
+        if logits.max() - logits[ids[place]] > 1e-4:
+            seen = f"after {ids[:place]} it wrote {ids[place]}; the model's best is "
+            seen += f"{int(logits.argmax())}"
+            found.append(finding("greedy-differs", seen))
+            break
+    if ids and wide and ids != wide[: len(ids)]:
+        seen = f"greedy {ids}, beam of one {wide}"
+        found.append(finding("beam-differs", seen))
+    return found

@@ -1,0 +1,145 @@
+"""Is this Transformer right? All checks, on a model of anybody's.
+
+Made from book/workshop/museum.md: edit the chapter, not this file.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from transformer.doctor.around import (
+    cached_faults,
+    decoding_faults,
+    loss_faults,
+    schedule_faults,
+)
+from transformer.doctor.examination import CHECKS, Examination
+from transformer.doctor.findings import Finding, Report
+from transformer.doctor.parts import examine_part
+from transformer.doctor.subject import KINDS, Subject
+
+__all__ = ["examine"]
+
+
+def examine(
+    build: Callable[..., nn.Module] | None = None,
+    call: Callable[..., Any] | None = None,
+    *,
+    model: nn.Module | None = None,
+    kind: str = "encoder-decoder",
+    pad_id: int | None = None,
+    loss: Callable[..., Any] | None = None,
+    schedule: Callable[[int], Any] | None = None,
+    greedy: Callable[..., Any] | None = None,
+    beam: Callable[..., Any] | None = None,
+    cached: Callable[..., Any] | None = None,
+    window: int | None = None,
+    name: str | None = None,
+    seconds: float = 60.0,
+) -> Report:
+    """Examine a Transformer from outside and name what is wrong with it.
+
+    `build(d_model, num_heads, num_layers, d_ff, dropout, vocab_size)` makes a model of
+    these sizes; a `model` in its place is examined as it is, and less of it is named.
+    `call(model, source, target)` runs it on ids, (batch, length), and returns what it
+    returns: logits, log-probabilities or probabilities, flat or not, alone or among
+    other things. A language model and an encoder are called with `call(model, ids)`,
+    one attention with `call(module, x, mask)`, positions with `call(module, x)`.
+
+    Raises:
+        ValueError: for a kind that is not one of `KINDS`, or neither or both of `build`
+            and `model`.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if (build is None) == (model is None):
+        raise ValueError("give build or model, one of the two")
+    if call is None:
+        call = _direct
+    report = Report(name or kind)
+    subject = Subject(kind, call, build, model, pad_id, window)
+    examination = Examination(subject, report, seconds)
+    began = time.monotonic()
+    state = None
+    if model is not None:
+        state = {n: module.training for n, module in model.named_modules()}
+        _fit_sizes(subject, model)
+    try:
+        if kind in ("attention", "positions"):
+            examine_part(examination)
+        else:
+            _examine_model(examination)
+        _around(examination, loss, schedule, greedy, beam, cached)
+    finally:
+        if state is not None and model is not None:
+            for n, module in model.named_modules():
+                module.training = state[n]
+    report.findings.sort(key=lambda found: found.level != "bug")
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _direct(model: nn.Module, *inputs: Tensor) -> Any:
+    """The call of a model that takes ids and nothing else."""
+    return model(*inputs)
+
+
+def _fit_sizes(subject: Subject, model: nn.Module) -> None:
+    """The vocabulary of a model that is given, from its smallest table of tokens."""
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    if tables:
+        sizes = vars(subject.sizes) | {"vocab_size": min(tables)}
+        subject.sizes = type(subject.sizes)(**sizes)
+
+
+def _examine_model(x: Examination) -> None:
+    """All checks of a model that reads ids."""
+    x.check("runs", x.runs)
+    if "runs" in x.report.untested:
+        return
+    if not x.inputs:
+        return
+    x.check("evaluation", x.evaluation)
+    x.look_inside()
+    for name in CHECKS[2:15]:
+        if name in x.report.failed or name in x.report.proved:
+            continue
+        x.check(name, getattr(x, name))
+
+
+def _around(
+    x: Examination,
+    loss: Callable[..., Any] | None,
+    schedule: Callable[[int], Any] | None,
+    greedy: Callable[..., Any] | None,
+    beam: Callable[..., Any] | None,
+    cached: Callable[..., Any] | None,
+) -> None:
+    """The checks of what was given beside the model."""
+    s = x.subject
+
+    def ask(name: str, faults: Callable[[], list[Finding]], proved: str) -> None:
+        x.check(name, lambda: None if x.add(name, faults()) else proved)
+
+    if loss is not None:
+        ask(
+            "loss",
+            lambda: loss_faults(loss, s.pad_id, x.form, s.flat),
+            "The loss's gradient is k (p − q).",
+        )
+    if schedule is not None:
+        ask(
+            "schedule",
+            lambda: schedule_faults(schedule),
+            "The rate warms up and falls.",
+        )
+    if cached is not None and x.inputs:
+        ask("cached", lambda: cached_faults(s, cached, x.inputs), "Cached = uncached.")
+    if (greedy is not None or beam is not None) and x.inputs:
+        ask(
+            "decoding",
+            lambda: decoding_faults(s, greedy, beam),
+            "Greedy decoding takes the likeliest token.",
+        )
