@@ -31,12 +31,11 @@ class _SpelledOutAttention(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func is F.scaled_dot_product_attention and not kwargs and _is_plain(*args):
-            query, key, value, *mask = args[:4]
-            parts = query, key, value
+            parts, mask = args[:3], args[3:4]
             # Heads may share keys and values, as grouped queries do.
             shared = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
-            parts = (part.expand(*shared, *part.shape[-2:]) for part in parts)
-            return scaled_dot_product_attention(*parts, *mask)
+            whole = (part.expand(*shared, *part.shape[-2:]) for part in parts)
+            return scaled_dot_product_attention(*whole, *mask)
         return func(*args, **(kwargs or {}))
 
 
@@ -77,5 +76,7 @@ def supports_bf16(device: str | torch.device) -> bool:
     kind = torch.device(device).type
     if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    known = getattr(torch.cpu, "get_capabilities", dict)() if kind == "cpu" else {}
+    known: dict[str, Any] = {}
+    if kind == "cpu":
+        known = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(known.get("amx_bf16") or known.get("avx512_bf16"))
