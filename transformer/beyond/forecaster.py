@@ -32,9 +32,9 @@ class Forecast(NamedTuple):
 def forecast_loss(
     forecast: Forecast, actual: Float[Tensor, "batch horizon"]
 ) -> Float[Tensor, ""]:
-    """Gaussian negative log-likelihood, mean over all steps, without its constant.
+    """Gaussian negative log-likelihood: the mean over all steps, without its constant.
 
-    For an error of given size it is least where the deviation is that size.
+    For an error of a given size, the loss is least if the deviation has that size.
 
     Raises:
         ValueError: for a mean, deviation and values that are not of one shape.
@@ -63,10 +63,10 @@ def _require_history(history: Tensor, patch_size: int) -> None:
 class Forecaster(nn.Module):
     """Time-series forecaster: an encoder over patches (Nie et al. 2023).
 
-    From the latest values of a series, (batch, length), to a normal distribution for
-    each of the `horizon` values that follow. `length` is any multiple of `patch_size`.
-    Unlike theirs, patches do not overlap, and the last one's output alone is read.
-    `ScaledByWindow` adds their scaling.
+    It takes the latest values of a series, (batch, length), and gives a normal
+    distribution for each of the `horizon` values that follow. `length` is any multiple
+    of `patch_size`. Unlike theirs, patches do not overlap, and only the output of the
+    last one is read. `ScaledByWindow` adds their scaling.
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse, and a history
@@ -107,9 +107,9 @@ class Forecaster(nn.Module):
 class ScaledByWindow(nn.Module):
     """A forecaster for which every window has mean 0 and deviation 1.
 
-    Its forecast is scaled back (Kim et al. 2022; their learned scale and shift are left
-    out). A window shifted and stretched has its forecast shifted and stretched; that of
-    a constant one is its value, to about 1e-5.
+    The forecast is scaled back afterwards (Kim et al. 2022; their learned scale and
+    shift are left out). If a window is shifted and stretched, so is its forecast. The
+    forecast for a constant window is its value, to about 1e-5.
 
     Raises:
         ValueError: for a history that the forecaster refuses.

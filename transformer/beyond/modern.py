@@ -36,7 +36,7 @@ __all__ = [
 class RMSNorm(nn.Module):
     """Root mean square norm: scale to mean square 1, then by a gain for each column.
 
-    Zhang and Sennrich (2019). Layer norm that neither subtracts a mean nor adds a bias.
+    Zhang and Sennrich (2019). Unlike layer norm, it subtracts no mean and adds no bias.
 
     Raises:
         ValueError: for a size below 1, or an `eps` that is not above 0.
@@ -79,7 +79,7 @@ class RotaryEmbedding(nn.Module):
         x: Float[Tensor, "batch heads length d_k"],
         positions: Int[Tensor, "#batch length"] | None = None,
     ) -> Float[Tensor, "batch heads length d_k"]:
-        """`x`, turned; without `positions` its first vector is at position 0."""
+        """Turn vectors by their positions, which are 0, 1, 2, … if not given."""
         if x.size(-1) % 2:
             raise ValueError(f"d_k must be even, to make pairs, got {x.size(-1)}")
         if positions is None:
@@ -102,8 +102,8 @@ class GroupedQueryAttention(nn.Module):
 
     Raises:
         ValueError: when num_heads does not divide d_model or num_kv_heads does not
-            divide num_heads, a size is below 1, d_k is odd and to be turned, or a mask
-            does not fit.
+            divide num_heads, a size is below 1, d_k is odd though vectors are to be
+            turned, or a mask does not fit.
     """
 
     def __init__(
@@ -144,7 +144,10 @@ class GroupedQueryAttention(nn.Module):
         value: Float[Tensor, "batch values d_model"],
         positions: Int[Tensor, "#batch keys"] | None = None,
     ) -> KeysValues:
-        """Project keys and values and turn the keys: what a cache keeps."""
+        """Project keys and values, and turn the keys: a cache keeps the result.
+
+        `positions` are the places of the keys, 0, 1, 2, … if they are not given.
+        """
         require_same_length(key, value)
         keys = self._turn(self._split(self.key_proj(key)), positions)
         return KeysValues(keys, self._split(self.value_proj(value)))
@@ -156,7 +159,10 @@ class GroupedQueryAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         positions: Int[Tensor, "#batch queries"] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Attention over keys and values that are projected and turned already."""
+        """Attention over keys and values that are projected and turned already.
+
+        `positions` are the places of the queries, 0, 1, 2, … if they are not given.
+        """
         queries = self._turn(self._split(self.query_proj(query)), positions)
         require_same_length(*keys_values)
         keys = keys_values.keys
@@ -216,11 +222,11 @@ PARTS = ("RMSNorm", "rotary", "grouped queries", "SwiGLU", "no biases", "tied")
 def exchange_parts(
     config: LanguageModelConfig, parts: Collection[str]
 ) -> LanguageModel:
-    """A language model with some of its parts exchanged for those of later years.
+    """Make a language model with some of its parts exchanged for those of later years.
 
-    `parts` are among `PARTS`; pre-norm is the config's to choose. Grouped queries are
-    two heads to a group; "tied", one table for input and output, is the paper's own.
-    Linear maps begin with Xavier's weights and zero biases.
+    `parts` are among `PARTS`; the config chooses pre-norm. "grouped queries" puts two
+    heads into a group, and "tied" makes one table of input and output, as the paper of
+    2017 does. Linear maps begin with Xavier's weights and zero biases.
 
     Raises:
         ValueError: for a part of another name, or grouped queries of an odd number of

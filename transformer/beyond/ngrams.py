@@ -16,10 +16,11 @@ __all__ = [
 class NGramModel:
     """N-gram model of a text with interpolated Kneser-Ney smoothing.
 
-    Every count gives up `discount`, and what they give up is shared as the next lower
-    order says; the lowest is the uniform guess. A lower order counts how many different
-    tokens came before an n-gram (Kneser and Ney 1995), the highest how often it
-    occurred. A text is a string, of characters, or a tuple of any tokens.
+    Every count gives up `discount`, and the next lower order says how that is shared;
+    below the lowest stands the uniform guess. The highest order counts how often an
+    n-gram occurs, a lower one how many different tokens come before it (Kneser and Ney
+    1995). A text is a string, whose tokens are its characters, or a tuple of any
+    tokens.
 
     Raises:
         ValueError: for an order or `vocab_size` below 1, a discount outside [0, 1), or

@@ -57,8 +57,9 @@ def image_patches(
 class PatchClassifier(nn.Module):
     """Image classifier: an encoder over patches (Dosovitskiy et al. 2021).
 
-    From square images, (batch, image_size, image_size), to a score for every class.
-    Positions are a learned table; the patches' outputs are averaged.
+    It takes square images, (batch, image_size, image_size), and gives logits for the
+    classes, (batch, classes). Positions are a learned table, and the outputs of all
+    patches are averaged.
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse, a `patch_size`

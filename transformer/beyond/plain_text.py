@@ -29,11 +29,11 @@ def train_on_text(
     learning_rate: float = 4e-3,
     seed: int = 0,
 ) -> Iterator[float]:
-    """Train a language model in place; the loss of each step, in nats a token.
+    """Train a language model in place, and yield the loss of each step in nats a token.
 
-    Each step reads `batch_size` windows from random places of the text. The learning
-    rate rises over 100 steps and falls nearly to zero over the last half. `model` is
-    any that turns ids into logits.
+    `model` is any that turns ids into logits. Each step reads `batch_size` windows from
+    random places of the text. The learning rate rises over 100 steps and falls nearly
+    to zero over the last half.
 
     Raises:
         ValueError: at the first step, for a number below 1, a `learning_rate` that is
@@ -73,7 +73,9 @@ def context_losses(
     context: int,
     batch_size: int = 256,
 ) -> Float[Tensor, " targets"]:
-    """The loss in nats of each target, a place in the text, from so many ids before it.
+    """The loss of each target, in nats, for a model that sees `context` ids before it.
+
+    `targets` are places in the text.
 
     Raises:
         ValueError: for a context below 1, or a target without so many ids before it.
