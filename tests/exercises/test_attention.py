@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 
 from bookkit.checks.attention import (
@@ -10,6 +9,7 @@ from bookkit.checks.attention import (
     check_scale,
     check_softmax,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def dots(query, key):
@@ -218,13 +218,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)

@@ -1,6 +1,5 @@
 """Chapter 14's exercises: the answer is right, likely mistakes are named."""
 
-import pytest
 import torch
 
 from bookkit.checks.attention_maps import (
@@ -8,6 +7,7 @@ from bookkit.checks.attention_maps import (
     check_followed,
     check_score,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def found(weights, queries, keys):
@@ -183,13 +183,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)

@@ -1,7 +1,6 @@
 """The exercises of chapter 11: right answers pass, likely wrong ones are named."""
 
 import numpy as np
-import pytest
 import torch
 
 from bookkit.checks.data import (
@@ -9,6 +8,7 @@ from bookkit.checks.data import (
     check_lengths,
     check_tokens,
 )
+from tests.exercises import named_mistakes, right_answers
 from transformer.text.batches import split_by_tokens
 
 
@@ -114,8 +114,7 @@ def drops_what_does_not_fit(lengths, batch_tokens):
     return [*batches, batch]
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
+test_model_solutions_are_right = right_answers(
     [
         (check_lengths, mask),
         (check_lengths, mask_by_rows),
@@ -124,14 +123,11 @@ def drops_what_does_not_fit(lengths, batch_tokens):
         (check_duplicates, by_gaps),
         (check_tokens, longest_first),
         (check_tokens, lambda n, b: [np.array(x) for x in longest_first(n, b)]),
-    ],
+    ]
 )
-def test_model_solutions_are_right(check, answer):
-    assert check(answer).kind == "right", check(answer)
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "key"),
+test_wrong_answers_are_named = named_mistakes(
     [
         (check_lengths, lambda n: torch.arange(4) <= n[:, None], "One position too"),
         (check_lengths, lambda n: torch.arange(4) < n[:, None] - 1, "position too few"),
@@ -250,9 +246,5 @@ def test_model_solutions_are_right(check, answer):
             "Return the sentences' indices",
         ),
         (check_tokens, lambda n, b: [[], *longest_first(n, b)], "empty"),
-    ],
+    ]
 )
-def test_wrong_answers_are_named(check, answer, key):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert key in verdict.message, verdict

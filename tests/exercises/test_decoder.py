@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -11,6 +10,7 @@ from bookkit.checks.decoder import (
     check_notices,
     check_shift,
 )
+from tests.exercises import named_mistakes, right_answers
 from transformer.text.words import BOS_ID as BOS
 from transformer.text.words import EOS_ID as EOS
 from transformer.text.words import PAD_ID as PAD
@@ -190,16 +190,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)
 
 
 def test_three_dots_for_both_are_no_answer_yet():

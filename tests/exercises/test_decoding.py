@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -11,6 +10,7 @@ from bookkit.checks.decoding import (
     check_score,
     check_top_k,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def two_of_each(totals, log_probabilities):
@@ -201,8 +201,7 @@ def always_four(totals, log_probabilities):
     return best // 4, best % 4
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
+test_model_solutions_are_right = right_answers(
     [
         (check_score, lambda z, w: words(z, w).sum()),
         (check_score, until_eos),
@@ -218,14 +217,11 @@ def always_four(totals, log_probabilities):
             check_top_k,
             lambda z, k: z.masked_fill(z < z.topk(k).values[-1], -1e9).softmax(-1),
         ),
-    ],
+    ]
 )
-def test_model_solutions_are_right(check, answer):
-    assert check(answer).kind == "right", check(answer)
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "key"),
+test_wrong_answers_are_named = named_mistakes(
     [
         (check_score, lambda z, w: words(z, w).mean(), "mean"),
         (check_score, words, "not a tensor of shape (3, 1)"),
@@ -330,12 +326,8 @@ def test_model_solutions_are_right(check, answer):
         ),
         (check_top_k, lambda z, k: z.topk(k).indices, "ids of the k tokens"),
         (check_top_k, filled_in_place, "changed `logits` in place"),
-    ],
+    ]
 )
-def test_wrong_answers_are_named(check, answer, key):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert key in verdict.message
 
 
 def test_two_stubs_are_no_answer_yet():

@@ -1,6 +1,5 @@
 """Chapter 07's exercises: the answer is right, likely mistakes are named."""
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -10,6 +9,7 @@ from bookkit.checks.encoder import (
     check_look_at,
     check_reaches,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def layer_norm(dim=-1, correction=0, inside=1e-5, outside=0.0):
@@ -154,14 +154,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    verdict = check(answer)
-    assert verdict.ok, verdict
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_wrong_is_named(check, answer, words):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert words in verdict.message
+test_wrong_is_named = named_mistakes(WRONG)

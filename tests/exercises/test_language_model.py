@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ from bookkit.checks.language_model import (
     check_prefix,
     check_vocabularies,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def surprise(logits, labels):
@@ -52,8 +52,7 @@ def square(prefix, length):
     return mask
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
+test_model_solutions_are_right = right_answers(
     [
         (check_prefix, prefix_mask),
         (check_prefix, square),
@@ -67,14 +66,11 @@ def square(prefix, length):
         (check_vocabularies, 2.1),
         (check_induction, stripe),
         (check_induction, diagonal),
-    ],
+    ]
 )
-def test_model_solutions_are_right(check, answer):
-    assert check(answer).kind == "right", check(answer)
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "key"),
+test_wrong_answers_are_named = named_mistakes(
     [
         (
             check_perplexity,
@@ -218,9 +214,5 @@ def test_model_solutions_are_right(check, answer):
             lambda w, n: w.diagonal(-15, dim1=1, dim2=2).mean(dim=-1),
             "16 was the chapter",
         ),
-    ],
+    ]
 )
-def test_wrong_answers_are_named(check, answer, key):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert key in verdict.message, verdict

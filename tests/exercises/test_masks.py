@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bookkit.checks.masks import check_both, check_detector, check_layers, check_window
+from tests.exercises import named_mistakes
 
 
 def triangle(ids, diagonal=0):
@@ -304,8 +305,4 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer", "named"), WRONG)
-def test_a_wrong_answer_is_named(check, answer, named):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert named in verdict
+test_a_wrong_answer_is_named = named_mistakes(WRONG)

@@ -1,6 +1,5 @@
 """Chapter 10's exercises: the answer is right, likely mistakes are named."""
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -11,6 +10,7 @@ from bookkit.checks.model import (
     check_detector,
     check_loss,
 )
+from tests.exercises import named_mistakes, right_answers
 from transformer import Encoder
 
 
@@ -289,16 +289,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)
 
 
 def test_the_expected_counts_are_those_of_a_stack():

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 
 from bookkit.checks.multi_head import check_question, check_sizes, check_two
+from tests.exercises import named_mistakes, right_answers
 
 
 def asking(*places, strength=12.0, shape=(8, 4)):
@@ -254,13 +254,7 @@ def test_three_dots_for_both_are_no_answer_yet():
     assert check_two(lambda *weights: (..., ...)).kind == "unanswered"
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 
 from bookkit.checks.positional import (
@@ -11,6 +10,7 @@ from bookkit.checks.positional import (
     check_table,
     check_wavelengths,
 )
+from tests.exercises import named_mistakes, right_answers
 from transformer import sinusoids
 
 TURN, MOST = 2 * math.pi, 10_000 ** (510 / 512)
@@ -250,13 +250,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)

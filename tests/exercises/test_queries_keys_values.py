@@ -11,6 +11,7 @@ from bookkit.checks.queries_keys_values import (
     check_loud_key,
     check_place_row,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def diagonal(x):
@@ -190,16 +191,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    assert repr(check(answer)).startswith("✓")
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_mistake_is_named(check, answer, words):
-    verdict = repr(check(answer))
-    assert verdict.startswith("✗")
-    assert words in verdict
+test_mistake_is_named = named_mistakes(WRONG)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 import math
 
-import pytest
 import torch
 
 from bookkit.checks.recurrence import check_additive, check_gate, check_gradient
+from tests.exercises import named_mistakes, right_answers
 
 
 def one_by_one(s, m, a, b, v):
@@ -98,14 +98,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    verdict = check(answer)
-    assert verdict.ok, verdict
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_wrong_is_named(check, answer, words):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert words in verdict.message
+test_wrong_is_named = named_mistakes(WRONG)

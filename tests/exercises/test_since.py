@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from bookkit.checks.since import check_cache, check_centred, check_neighbours
+from tests.exercises import named_mistakes
 
 RIGHT = 24 * 2**30 / (2 * 32 * 8 * 128 * 2)
 
@@ -154,8 +155,7 @@ def test_a_centred_map(answer):
     assert check_centred(answer).ok
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "said"),
+test_a_wrong_answer_is_named = named_mistakes(
     [
         (check_cache, 2 * 32 * 8 * 128 * 2, "bytes of one token"),
         (check_cache, 24 * 2**30 / (3 * 32 * 8 * 128 * 2), "you kept queries"),
@@ -217,8 +217,5 @@ def test_a_centred_map(answer):
         (check_centred, lambda linear: in_a_copy(linear).double(), "torch.float64"),
         (check_centred, lambda linear: in_a_copy(linear).half(), "torch.float16"),
         (check_centred, lambda linear: 3, "Give back"),
-    ],
+    ]
 )
-def test_a_wrong_answer_is_named(check, answer, said):
-    assert not check(answer).ok
-    assert said in check(answer).message

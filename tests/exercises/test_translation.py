@@ -5,10 +5,10 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 
-import pytest
 import torch
 
 from bookkit.checks.translation import check_better, check_corpus, check_encode
+from tests.exercises import named_mistakes, right_answers
 
 
 def encode(word, merges):
@@ -216,8 +216,7 @@ def by_mean_scores(first, second, draws, bleu):
     return (theirs > ours).float().mean()
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
+test_right = right_answers(
     [
         (check_encode, encode),
         (check_encode, by_the_chapters_merge),
@@ -227,14 +226,11 @@ def by_mean_scores(first, second, draws, bleu):
         (check_corpus, bleu),
         (check_corpus, by_sacrebleu),
         (check_corpus, in_logarithms),
-    ],
+    ]
 )
-def test_right(check, answer):
-    assert check(answer).ok
 
 
-@pytest.mark.parametrize(
-    ("check", "answer", "said"),
+test_wrong = named_mistakes(
     [
         (check_encode, once_each, "wherever it occurs"),
         (check_encode, lambda word, merges: list(word), "Nothing was joined"),
@@ -330,9 +326,5 @@ def test_right(check, answer):
         (check_corpus, lambda h, r: bleu(joined(h), joined(r)), "into the next"),
         (check_corpus, lambda h, r: 50.0, "got 50.00"),
         (check_corpus, lambda h, r: (1, 2), "a BLEU, one number"),
-    ],
+    ]
 )
-def test_wrong(check, answer, said):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert said in verdict.message

@@ -1,6 +1,5 @@
 """Chapter 01's exercises: the answer is right, likely mistakes are named."""
 
-import pytest
 import torch
 
 from bookkit.checks.why_attention import (
@@ -9,6 +8,7 @@ from bookkit.checks.why_attention import (
     check_last_state,
     check_layers,
 )
+from tests.exercises import named_mistakes, right_answers
 
 
 def read(inputs, w, u, start=0.0, bend=torch.tanh):
@@ -119,14 +119,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
-def test_right(check, answer):
-    verdict = check(answer)
-    assert verdict.ok, verdict
+test_right = right_answers(RIGHT)
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), WRONG)
-def test_wrong_is_named(check, answer, words):
-    verdict = check(answer)
-    assert verdict.kind == "wrong"
-    assert words in verdict.message
+test_wrong_is_named = named_mistakes(WRONG)
