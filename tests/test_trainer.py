@@ -33,7 +33,12 @@ from transformer.training.bleu import corpus_scores
 from transformer.training.distributed import ProcessGroup
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.run_folder import load_run, read_run
-from transformer.training.state import LossModule, TrainingState, validation_loss
+from transformer.training.state import (
+    LossModule,
+    TrainingState,
+    _seeded,
+    validation_loss,
+)
 from transformer.training.trainer import (
     PRESETS,
     TranslationDataset,
@@ -537,6 +542,39 @@ def test_a_class_that_is_not_ours_is_named_at_the_start(dataset):
     _, reported = run_steps(dataset, None, 1, model=model)
     assert len(reported) == 1
     assert "GELUFeedForward at encoder.layers.0.feed_forward" in reported[0]
+
+
+@pytest.mark.plain
+def test_a_run_of_a_class_that_is_not_ours_is_loaded_as_no_other(dataset, tmp_path):
+    model = small_model(dataset)
+    for layer in model.encoder.layers:
+        layer.feed_forward = GELUFeedForward(16, 16)
+    config = dataclasses.replace(CONFIG, epochs=1)
+    run_steps(dataset, tmp_path, config=config, model=model)
+    with pytest.raises(ValueError, match="GELUFeedForward"):
+        load_run(tmp_path)
+
+
+def test_a_step_seeds_its_own_accelerator_and_no_other(monkeypatch):
+    states = {"cuda:1": torch.ones(1), "cuda:0": torch.zeros(1)}
+    before = dict(states)
+
+    class Module:
+        @staticmethod
+        def get_rng_state(device):
+            return states[str(device)]
+
+        @staticmethod
+        def set_rng_state(state, device):
+            states[str(device)] = state
+
+    drawn = torch.Generator()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Module)
+    monkeypatch.setattr(torch, "Generator", lambda device: drawn)
+    with _seeded(torch.device("cuda", 1), 7):
+        assert equal(states["cuda:1"], drawn.manual_seed(7).get_state())
+        assert equal(states["cuda:0"], before["cuda:0"])
+    assert states == before
 
 
 @pytest.mark.plain
