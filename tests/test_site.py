@@ -692,6 +692,7 @@ def test_a_claim_is_its_whole_sentence_and_opens_onto_the_assertion(
     home: str, page: Page
 ) -> None:
     page.goto(f"{home}/{ATTENTION}.html")
+    page.get_by_role("button", name="Code", exact=True).click()
     claim = page.locator("div.cell.tag_claim >> visible=true").first
     summary = claim.locator("summary")
     assert re.match(r"✓ [A-Z].*\.", summary.inner_text())
@@ -699,7 +700,6 @@ def test_a_claim_is_its_whole_sentence_and_opens_onto_the_assertion(
     summary.focus()
     page.keyboard.press("Enter")
     assert "assert " in claim.locator("pre").first.inner_text()
-    page.get_by_role("button", name="Code", exact=True).click()
     library = page.locator("details.fold-export > summary").nth(1).inner_text()
     assert re.match(
         r"transformer/attention\.py · attention_weights · \d+ lines", library
@@ -747,6 +747,7 @@ def test_nothing_stands_between_the_reader_and_the_idea(home: str, page: Page) -
 
 def test_a_tick_shows_what_is_asserted(home: str, page: Page) -> None:
     marked = [name for name in CHAPTERS if '<a class="tick"' in html_of(name)]
+    assert len(marked) >= 9
     for name in marked[:3]:
         page.goto(f"{home}/{name}.html")
         tick = page.locator("article a.tick >> visible=true").first

@@ -324,7 +324,10 @@ def place_ticks(app: Sphinx, doctree: nodes.document) -> None:
                 node["marked"] = True
         elif isinstance(node, nodes.Text) and "✓" in node and in_prose(node):
             parts: list[nodes.Node] = []
-            for piece in re.split("(✓)", node.astext()):
+            # The space before a ✓ does not break: it ends the sentence's last line.
+            for piece in re.split(
+                "(✓)", node.astext().replace(" ✓", "\N{NO-BREAK SPACE}✓")
+            ):
                 if piece == "✓":
                     waiting.append(Tick("", "", claim=""))
                     parts.append(waiting[-1])

@@ -108,6 +108,9 @@ addEventListener("DOMContentLoaded", () => {
   note.addEventListener("toggle", ({ newState }) => {
     if (newState === "closed") { shown?.setAttribute("aria-expanded", "false"); shown = null; }
   });
+  addEventListener("keydown", ({ key }) => { // Sphinx takes Escape for itself
+    if (key === "Escape" && shown) { const tick = shown; note.hidePopover(); tick.focus(); }
+  });
   const later = (wait, action) => { clearTimeout(timer); timer = setTimeout(action, wait); };
   const leave = () => later(300, () => { if (!note.matches(":hover, :focus-within")) note.hidePopover(); });
   note.addEventListener("pointerenter", () => clearTimeout(timer));
