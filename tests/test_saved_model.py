@@ -185,7 +185,9 @@ def test_a_class_keeps_its_name_when_its_script_is_imported(tmp_path) -> None:
         Transformer.load(path, into=model)
 
 
-@pytest.mark.parametrize("parts", ["", "[]", "{", '{"a": 1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "parts", ["", "[]", "{", '{"a": 1}', '{"a\\n": "b"}', "[" * 100_000]
+)
 def test_forged_parts_are_refused(parts, tmp_path) -> None:
     path = tmp_path / "model"
     small().save(path)
