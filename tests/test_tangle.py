@@ -180,6 +180,18 @@ def test_a_public_name_is_listed_or_imported_elsewhere(project: Path) -> None:
     assert tangle(project).returncode == 0
 
 
+def test_a_program_calls_main_and_lists_nothing_else(project: Path) -> None:
+    chapter = project / "book" / "05-round-things.md"
+    chapter.write_text(
+        GOOD.replace('["area", "LIMIT"]', '["main"]')
+        + cell("def main() -> None:\n    print(area(LIMIT))")
+    )
+    assert tangle(project).returncode == 0
+    text = (project / "transformer" / "round_things.py").read_text()
+    assert text.endswith('area(LIMIT))\n\n\nif __name__ == "__main__":\n    main()\n')
+    assert tangle(project, "--check").returncode == 0
+
+
 def test_tangling_twice_touches_nothing(project: Path) -> None:
     tangle(project)
     module = project / "transformer" / "round_things.py"

@@ -15,6 +15,9 @@ a module holds, in this order:
 The cells after it hold whole classes, functions and constants, which the module repeats
 verbatim and in order. A public name is listed in `__all__` or imported by another
 module of ours; all others start with an underscore.
+
+A module whose `__all__` is `["main"]` is a program: its other names are its own, and it
+ends with two lines that call `main`. No cell holds these: a notebook would run them.
 """
 
 import argparse
@@ -30,6 +33,8 @@ import chapters as book
 from chapters import ChapterError
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ["main"]
+RUN = 'if __name__ == "__main__":\n    main()'
 BY_HAND = {"__init__.py", "__main__.py"}
 PACKAGES_BY_HAND = {"cli", "live"}  # what no chapter shows
 FROM_OURS = re.compile(r"from transformer\.([\w.]+) import (\([^)]*\)|[^\n]*)")
@@ -193,7 +198,8 @@ def tangle(module: Module, root: Path = ROOT) -> str:
     origin = f"Made from {source}: edit the chapter, not this file."
     doc = f'"""{concept}\n\n{origin}\n"""' if concept else f'"""{origin}"""'
     top = "\n\n".join(part for part in (doc, imports, listing) if part)
-    return "\n\n\n".join([top, *module.cells[1:]]) + "\n"
+    run = [RUN] if listed == PROGRAM else []
+    return "\n\n\n".join([top, *module.cells[1:], *run]) + "\n"
 
 
 def imported(texts: list[str]) -> set[tuple[str, str]]:
@@ -218,6 +224,8 @@ def unlisted(made: dict[str, tuple[Module, str]], root: Path) -> list[str]:
     found = []
     for name, (module, _) in made.items():
         listed = opening(module)[3]
+        if listed == PROGRAM:
+            continue
         for public in definitions(module):
             if public.startswith("_") or public in listed or (name, public) in used:
                 continue
