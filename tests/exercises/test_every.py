@@ -21,6 +21,7 @@ from torch.nn import functional as F
 import bookkit.checks
 import tests.exercises
 import transformer
+from transformer import micro
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = re.compile(r"^from (bookkit\.checks\.\w+) import", re.MULTILINE)
@@ -64,6 +65,7 @@ def answers(chapter, tag):
     names = {"torch": torch, "math": math, "F": F, "Counter": Counter}
     names |= {"rotation": rotation, "ngrams": ngrams}
     names |= {"KINDS": ["person", "action", "place", "time"]}
+    names |= vars(micro)  # chapter 21's solutions use its functions
     for part in transformer.__all__:
         names[part] = getattr(transformer, part)
     for part in ("BOS_ID", "EOS_ID", "PAD_ID"):
