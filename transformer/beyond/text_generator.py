@@ -4,7 +4,7 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -113,22 +113,36 @@ class TextGenerator:
             ValueError: for a `length` below 1, a prompt without tokens, and what
                 `sample` refuses.
         """
-        require_positive(length=length)
+        choices = temperature, top_p, generator
+        return "".join(self.stream(prompt, length, *choices, at_once=length))
+
+    def stream(
+        self,
+        prompt: str,
+        length: int = 100,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        generator: torch.Generator | None = None,
+        at_once: int = 4,
+    ) -> Iterator[str]:
+        """The same in pieces: the prompt, then what each `at_once` tokens add to it."""
+        require_positive(length=length, at_once=at_once)
         ids = encode_text(self.tokenizer, prompt)
         if not ids:
             raise ValueError("a prompt needs at least one token, got none")
-        room, new = self.model.config.max_length, list[int]()
-        while len(new) < length:
-            context = [*ids, *new]
-            if len(context) > room:
-                context = context[-max(room // 2, 1) :]
-            free = min(length - len(new), room + 1 - len(context), room)
+        yield "\n".join(map(self.tokenizer.normalize, prompt.split("\n")))
+        written = len(decode_text(self.tokenizer, ids))
+        room, end, first = self.model.config.max_length, len(ids) + length, 0
+        while len(ids) < end:
+            if len(ids) - first > room:
+                first = len(ids) - max(room // 2, 1)
+            free = min(end - len(ids), room + 1 - (len(ids) - first), room, at_once)
             (found,) = sample(
-                self.decoder, [context], free, temperature, top_p, generator
+                self.decoder, [ids[first:]], free, temperature, top_p, generator
             )
-            new += found
+            ids += found
+            text = decode_text(self.tokenizer, ids)
+            yield text[written:]
+            written = len(text)
             if len(found) < free:  # the model's eos
-                break
-        begun = "\n".join(map(self.tokenizer.normalize, prompt.split("\n")))
-        read = len(decode_text(self.tokenizer, ids))
-        return begun + decode_text(self.tokenizer, [*ids, *new])[read:]
+                return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from transformer.training.loop import StepMetrics
-from transformer.training.run_folder import RunFolder, RunInfo
+from transformer.training.run_folder import RunFolder, RunInfo, digest_of
 from transformer.training.state import TrainingState
 from transformer.weights.classes import class_name, foreign_parts
 from transformer.weights.files import read_checkpoint
@@ -111,6 +111,7 @@ class Trainer(abc.ABC):
             dataclasses.asdict(self.state.config),
             class_name(type(self.state.optimizer)),
             None if schedule is None else _name_of(schedule),
+            digest_of(dataset.validation_set()),
         )
         digest = dataset.digest()
 

@@ -35,6 +35,7 @@ __all__ = [
     "read_metrics",
     "load_run",
     "RunFolder",
+    "digest_of",
     "learn_subwords",
 ]
 
@@ -51,6 +52,7 @@ class RunInfo(NamedTuple):
         training: those of the TrainingConfig, which is `TrainingConfig(**training)`.
         optimizer: the name of the optimiser's class.
         schedule: the name of the schedule, if it is not the config's.
+        validation: a digest of the validation set, by which a change of it is seen.
     """
 
     data: str | list[str] | None
@@ -60,6 +62,7 @@ class RunInfo(NamedTuple):
     training: dict[str, Any]
     optimizer: str
     schedule: str | None
+    validation: str
 
     def fingerprint(self, digest: str) -> str:
         """The same for two runs if one may go on from the other's checkpoints."""
@@ -89,6 +92,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
         and isinstance(info.training, dict)
         and isinstance(info.optimizer, str)
         and isinstance(info.schedule, str | None)
+        and isinstance(info.validation, str)
     ):
         raise ValueError(f"{path} is damaged: it does not describe a run")
     return info._replace(languages=(languages[0], languages[1]))
@@ -173,7 +177,9 @@ def load_run(folder: str | os.PathLike[str], average: int = 0) -> Translator:
 _CHECKPOINT = re.compile(r"training-\d{8,}\.pt")
 _EPOCH = re.compile(r"epoch-\d{4,}\.safetensors")
 _SUBWORDS = "run.subwords.json"
-_BEFORE_RUN = re.compile(r"run\.lock|run\.(subwords\.)?json(\.\d+\.part)?")
+_BEFORE_RUN = re.compile(
+    r"run\.lock|run\.(subwords\.json|json|start\.safetensors)(\.\d+\.part)?"
+)
 
 
 class RunFolder:
@@ -421,7 +427,8 @@ def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
             training.pop("epochs", None)
         for name in ("patience", "bf16", "micro_batch_tokens"):
             training.pop(name, None)
-    return {n: x for n, x in found.items() if n not in ("data", "diverged")}
+    left_out = "data", "diverged", "validation"
+    return {n: x for n, x in found.items() if n not in left_out}
 
 
 def _depends_on_length(training: Mapping[str, Any]) -> bool:
@@ -465,6 +472,13 @@ _OPTIONS = {  # of the command line, where they are not called as what they chan
     "num_decoder_layers": "layers",
     "num_layers": "layers",
 }
+
+
+def digest_of(data: Any) -> str:
+    """A short text that stands for lists of numbers or texts."""
+    # Ids of NumPy's and tensors are no numbers of JSON's.
+    text = json.dumps(data, default=lambda ids: ids.tolist())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def learn_subwords(

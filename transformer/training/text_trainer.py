@@ -3,7 +3,6 @@
 Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
-import hashlib
 import os
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -32,7 +31,7 @@ from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.loop import StepMetrics, paper_adam
 from transformer.training.precision import bf16_autocast
-from transformer.training.run_folder import RunFolder, learn_subwords
+from transformer.training.run_folder import RunFolder, digest_of, learn_subwords
 from transformer.training.state import OptimizerFactory, Schedule, TrainingState
 from transformer.training.trainer import Preset
 
@@ -40,6 +39,7 @@ __all__ = [
     "TextDataset",
     "TEXT_PRESET",
     "language_model",
+    "split_texts",
     "text_loss",
     "train_language_model",
 ]
@@ -62,11 +62,12 @@ class TextDataset(NamedTuple):
         vocab_size: int = 1000,
         run: str | os.PathLike[str] | None = None,
         report: Callable[[str], None] = lambda message: None,
+        tokenizer: SubwordTokenizer | None = None,
     ) -> "TextDataset":
         """Read plain text; about the last tenth of each file is held out.
 
         The tokenizer is trained on the rest, and has at most `vocab_size` subwords.
-        `run` and `report` are those of `TranslationDataset.load`.
+        `run`, `report` and `tokenizer` are those of `TranslationDataset.load`.
 
         Raises:
             ValueError: for a file that is missing, empty, too long or not UTF-8 text,
@@ -77,13 +78,17 @@ class TextDataset(NamedTuple):
             files = [files]
         require_not_empty("file", files)
         report(f"reading {', '.join(os.fspath(file) for file in files)}")
-        sides = [_hold_out(_read(Path(file))) for file in files]
-        train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
+        train, validation = split_texts(files)
         lines = train.split("\n")
-        tokenizer = learn_subwords(lines, vocab_size, "raw", run, report)
+        if tokenizer is None:
+            tokenizer = learn_subwords(lines, vocab_size, "raw", run, report)
         ids, held_out = (encode_text(tokenizer, text) for text in (train, validation))
         names = [str(Path(file).resolve()) for file in files]
         return cls(torch.tensor(ids), torch.tensor(held_out), tokenizer, files=names)
+
+    def validation_set(self) -> list[int]:
+        """What a run is evaluated on, of which its description keeps a digest."""
+        return self.validation.tolist()
 
     @property
     def data(self) -> list[str] | None:
@@ -92,9 +97,18 @@ class TextDataset(NamedTuple):
 
     def digest(self) -> str:
         """A short text that stands for the examples and what they were made with."""
-        data = f"{self.train.tolist()} {self.validation.tolist()}"
-        data += self.tokenizer.to_json()
-        return hashlib.sha256(data.encode()).hexdigest()[:16]
+        return digest_of([self.train, self.validation, self.tokenizer.to_json()])
+
+
+def split_texts(files: Sequence[str | os.PathLike[str]]) -> tuple[str, str]:
+    """The text to train on, and what is held out: about the last tenth of each file.
+
+    Raises:
+        ValueError: for a file that is missing, empty, too long or not UTF-8 text.
+    """
+    sides = [_hold_out(_read(Path(file))) for file in files]
+    train, validation = ("\n".join(side) for side in zip(*sides, strict=True))
+    return train, validation
 
 
 def _read(path: Path) -> str:

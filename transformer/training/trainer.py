@@ -4,8 +4,6 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 """
 
 import dataclasses
-import hashlib
-import json
 import os
 import random
 from collections.abc import Callable, Generator, Mapping
@@ -26,13 +24,14 @@ from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import Example, batches_by_tokens, example_length
 from transformer.text.multi30k import SentencePair, read_pairs, require_text
+from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer
 from transformer.training.base import Trainer
 from transformer.training.bleu import corpus_scores
 from transformer.training.config import TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.loop import StepMetrics, paper_adam
-from transformer.training.run_folder import RunFolder, learn_subwords
+from transformer.training.run_folder import RunFolder, digest_of, learn_subwords
 from transformer.training.state import (
     OptimizerFactory,
     Schedule,
@@ -78,13 +77,15 @@ class TranslationDataset(NamedTuple):
         max_tokens: int = 256,
         run: str | os.PathLike[str] | None = None,
         report: Callable[[str], None] = lambda message: None,
+        tokenizer: SubwordTokenizer | None = None,
     ) -> "TranslationDataset":
         """Read the pairs of a folder; train a joint tokenizer on its training pairs.
 
         A pair is not trained on if a side of it has no tokens or more than
         `max_tokens`, the end of the target counted. With the folder of a `run`, the
-        subwords are kept there, and not learned anew when the run is taken up. `report`
-        is called before what takes a while, with a line that says what it is.
+        subwords are kept there, and not learned anew when the run is taken up; a
+        `tokenizer` of a model that is trained further is used as it is. `report` is
+        called before what takes a while, with a line that says what it is.
 
         Raises:
             ValueError: for files that are missing, unreadable or do not pair, a
@@ -96,7 +97,8 @@ class TranslationDataset(NamedTuple):
         pairs = read_pairs(folder, text, "train", source, target)
         validation_pairs = read_pairs(folder, text, "val", source, target)
         sentences = [side for pair in pairs for side in pair]
-        tokenizer = learn_subwords(sentences, vocab_size, text, run, report)
+        if tokenizer is None:
+            tokenizer = learn_subwords(sentences, vocab_size, text, run, report)
 
         def encode(pair: SentencePair) -> Example:
             return tokenizer.encode(pair[0]), tokenizer.encode(pair[1])
@@ -124,10 +126,11 @@ class TranslationDataset(NamedTuple):
     def digest(self) -> str:
         """A short text that stands for the examples and what they were made with."""
         tokenizers = self.source_tokenizer.to_json(), self.target_tokenizer.to_json()
-        sets = self.train, self.validation, *tokenizers
-        # Ids of NumPy's and tensors are no numbers of JSON's.
-        data = json.dumps(sets, default=lambda ids: ids.tolist())
-        return hashlib.sha256(data.encode()).hexdigest()[:16]
+        return digest_of([self.train, self.validation, *tokenizers])
+
+    def validation_set(self) -> list[SentencePair]:
+        """What a run is evaluated on, of which its description keeps a digest."""
+        return self.validation_pairs
 
     @property
     def data(self) -> str | None:
