@@ -323,14 +323,15 @@ def test_own_sentences_are_raw_and_the_closing_line_works(
     monkeypatch.setattr("transformer.text.multi30k.fetch_multi30k", None)  # never
     options = "--split", "test", "--out", tmp_path / "hypotheses"
     code, output, errors = run(capsys, "evaluate", learned, *options)
-    assert (code, errors) == (0, "")
+    assert (code, errors.count("\n")) == (0, 1)
+    assert "12 translations were cut: " in errors
     scores = json.loads(output)
     assert scores["sentences"] == 12
     assert scores["bleu_margin"] >= 0
     assert "bs:1000|seed:12345|case:mixed|eff:no|tok:13a" in scores["bleu_signature"]
     hypotheses = (tmp_path / "hypotheses").read_text("utf-8")
     file = "--file", own / "test.fr"
-    assert run(capsys, "translate", "--weights", learned, *file) == (0, hypotheses, "")
+    assert run(capsys, "translate", "--weights", learned, *file)[:2] == (0, hypotheses)
     given = "--split", "test", "--hypotheses", tmp_path / "hypotheses"
     code, output, errors = run(capsys, "evaluate", learned, *given)
     assert (code, errors) == (0, "")
@@ -554,7 +555,7 @@ def test_plot(capsys, learned, tmp_path):
 def test_a_schedule_of_chapter_12_is_one_of_the_command_line():
     code = (
         "import transformer.training.config as config\n"
-        "config.SCHEDULES += ('constant',)\n"
+        "config.SCHEDULES['constant'] = lambda step, total, warmup: 1.0\n"
         "from transformer.cli import main\n"
         "main(['train', '--help'])"
     )
@@ -684,7 +685,7 @@ def test_a_full_disk_is_named_with_the_file(capsys, monkeypatch, learned, tmp_pa
         code, _, errors = run(capsys, command, learned, "--out", out)
         assert code == 2
         message = f"cannot write {out}: No space left on device"
-        assert errors == f"python -m transformer: {message}\n"
+        assert errors.splitlines()[-1] == f"python -m transformer: {message}"
 
 
 # Progress
@@ -888,16 +889,16 @@ def test_help_of_train_has_every_setting(capsys):
 
 def test_each_argument_is_a_sentence_of_its_own(capsys):
     """Those of one word were merged into one, and so were dates such as 1.2.2000."""
-    sentences = "Il a deux chats", "J'aime Rome", "Jane", "Rome"
+    sentences = "Il a deux chats", "J'aime Rome", "Il est malade"
     expected = "".join(run(capsys, "translate", each)[1] for each in sentences)
     assert expected.startswith("He has two cats\nI like Rome\n")
     assert run(capsys, "translate", *sentences) == (0, expected, "")
     words = "Jane", "visite", "Rome"
     code, output, errors = run(capsys, "translate", *words)
     assert (code, output.count("\n")) == (0, 3)
-    assert errors == (
+    assert errors.splitlines()[0] == (
         "python -m transformer: each argument is taken as a text of its own; "
-        'put quotes around a text of several words: "Jane visite Rome"\n'
+        'put quotes around a text of several words: "Jane visite Rome"'
     )
     code, output, errors = run(capsys, "translate", sentences[0], "Il a Zorro")
     assert (code, output) == (2, "")

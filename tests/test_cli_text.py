@@ -3,10 +3,11 @@
 import io
 import json
 import math
-import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from small_runs import ENVIRONMENT, ROOT, assert_same_run
@@ -105,7 +106,9 @@ def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
     assert (code, output) == (0, "")
     lines = errors.splitlines()
     assert lines[0].endswith(f" bytes of text in {book}; cpu, float32; kept in {out}")
-    assert " held out; 90 subwords, " in lines[1]
+    assert lines[1] == f"reading {book}"
+    assert lines[2].startswith("learning subwords from ")
+    assert " held out; 90 subwords, " in lines[3]
     loss = read_metrics(out)[-1].validation_loss
     expected = f"epoch 3 ends: validation loss {loss:.3f}, perplexity "
     assert lines[-2] == f"{expected}{math.exp(loss):,.1f}"
@@ -156,7 +159,7 @@ def test_generate_reads_a_prompt_a_line(capsys, monkeypatch, whole):
         "python -m transformer: 1 sentence has characters that no training sentence "
         "had: 日, 本\n"
     )
-    jane, blank, unknown, dog = output.removesuffix("\n").split("\n")
+    jane, blank, unknown, dog = output.removesuffix("\n").split("\n---\n")
     assert jane.startswith("Jane")
     assert (blank, unknown[:2]) == ("", "日本")
     assert dog.startswith("The dog")
@@ -178,7 +181,7 @@ def test_a_prompt_whose_end_would_be_lost_is_named(capsys, monkeypatch, whole):
     assert code == 1
     expected = "line 2: a line may have 100,000 characters, this one has more\n"
     assert errors == f"python -m transformer: {expected}"
-    first, blank, last = output.removesuffix("\n").split("\n")
+    first, blank, last = output.removesuffix("\n").split("\n---\n")
     assert (blank, first[:4], last[:4]) == ("", "Jane", "Jane")
 
 
@@ -207,8 +210,8 @@ def files(book, whole, tmp_path_factory):
             "nothing: No such file",
         ),
         ("train --task lm --out {folder}/x --data {folder}/empty", "has no text in it"),
-        ("train --task lm --out {folder}/x --data {folder}/bytes", "not UTF-8 text"),
-        ("train --task lm --out {folder}/x --data {folder}", "cannot read"),
+        ("train --task lm --out {folder}/x --data {folder}/bytes", "can't decode byte"),
+        ("train --task lm --out {folder}/x --data {folder}", "Is a directory"),
         ("train --task lm --out {folder}/x --data {folder}/short", "too short"),
         (
             "train --task lm --out {folder}/x --data {data} --data {folder}/empty",
@@ -225,9 +228,8 @@ def files(book, whole, tmp_path_factory):
         ),
         ("train --task lm --data {data} --out {folder}/empty", "got the file"),
         ("train --data {data} --data {data} --out {folder}/x", "give --data once"),
-        ("train --data {folder} --out {folder}", "has a run of --task lm, not of"),
+        ("train --task translation --out {folder}", "has a run of --task lm, not of"),
         ("translate --weights {lm} x", "is a language model: "),
-        ("evaluate {lm}", "is measured on a text: give --data FILE"),
         ("evaluate {lm} --split test", "--split is for translators"),
         ("words --weights {lm}", "is a language model: "),
         ("explore --weights {lm} --out {folder}/x.html", "is a language model: "),
@@ -254,8 +256,11 @@ def test_mistakes_take_one_line_and_exit_code_2(capsys, files, arguments, messag
     assert message in last
     assert last.startswith("python -m transformer")
     assert len(last) < 500
-    assert all(" bytes of text in " in line for line in before)
-    assert not os.path.exists(f"{files['folder']}/x")
+    status = " bytes of text in ", "reading ", "learning subwords ", " held out; "
+    assert all(any(words in line for words in status) for line in before)
+    out = Path(files["folder"]) / "x"
+    assert not list(out.glob("*.safetensors"))
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def test_several_processes_are_refused(capsys, monkeypatch, files, tmp_path):
@@ -287,4 +292,40 @@ def test_each_argument_is_a_prompt_of_its_own(capsys, whole):
     options = "--weights", whole, "--length", "3", "--temperature", "0.0001"
     prompts = "He has", "The", "The cat"
     apart = [run(capsys, "generate", *options, prompt)[1] for prompt in prompts]
-    assert run(capsys, "generate", *options, *prompts) == (0, "".join(apart), "")
+    assert run(capsys, "generate", *options, *prompts) == (0, "---\n".join(apart), "")
+
+
+def test_a_text_is_streamed_as_it_is_written_at_once(capsys, whole):
+    """Also past the model's window of twelve tokens."""
+    options = "--weights", whole, "--length", "40", "--seed", "3", "He has two"
+    code, output, errors = run(capsys, "generate", *options)
+    assert (code, errors) == (0, "")
+    assert run(capsys, "generate", "--stream", *options) == (0, output, "")
+
+
+def test_the_most_probable_text_has_no_chance_in_it(capsys, whole):
+    options = "generate", "--weights", whole, "--greedy", "--length", "20", "He"
+    texts = {run(capsys, *options, "--seed", seed)[1] for seed in range(3)}
+    assert len(texts) == 1
+    code, _, errors = run(capsys, *options, "--top-p", "0.5")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "--top-p is for drawing, not for --greedy" in errors
+
+
+def test_the_held_out_text_is_that_of_training(capsys, whole):
+    code, output, errors = run(capsys, "evaluate", whole)
+    assert (code, errors) == (0, "")
+    best = min(m.validation_loss for m in read_metrics(whole) if m.validation_loss)
+    assert json.loads(output)["loss"] == pytest.approx(best, abs=1e-4)
+
+
+def test_a_changed_text_is_named(capsys, book, tmp_path):
+    text = tmp_path / "text"
+    text.write_bytes(book.read_bytes())
+    out = tmp_path / "run"
+    options = "--task", "lm", "--data", text, *OPTIONS, "--epochs", "1", "--out", out
+    assert run(capsys, "train", *options)[0] == 0
+    text.write_text(book.read_text("utf-8").replace("a", "e"), "utf-8")
+    _, _, errors = run(capsys, "evaluate", out)
+    assert f"the validation set in {text} has changed since the training" in errors
+    assert run(capsys, "train", "--out", out, "--epochs", "2")[0] == 2

@@ -17,7 +17,7 @@ from transformer.cli.console import is_terminal, print_error, printable, writing
 from transformer.cli.models import (
     load_model,
     report_cut,
-    report_unknown_characters,
+    report_unknown,
     text_writer,
 )
 from transformer.cli.options import (
@@ -31,14 +31,15 @@ from transformer.cli.options import (
     RUN_OR_FILE,
     Command,
     count,
+    option,
     refuse_given,
 )
 from transformer.cli.resources import find_corpus, is_cache_folder, require_file
 from transformer.decoding.translator import Translator
 from transformer.text.multi30k import read_lines, read_pairs
 from transformer.training.bleu import corpus_scores
-from transformer.training.run_folder import read_run
-from transformer.training.text_trainer import text_loss
+from transformer.training.run_folder import digest_of, read_run
+from transformer.training.text_trainer import split_texts, text_loss
 from transformer.weights.files import write_atomically
 
 __all__ = ["evaluate"]
@@ -46,30 +47,14 @@ __all__ = ["evaluate"]
 
 @click.command(cls=Command, short_help="Measure a model: BLEU, or perplexity.")
 @click.argument("weights", metavar="RUN", type=RUN_OR_FILE)
-@click.option(
-    "--data",
-    type=FOLDER_OR_FILE,
-    help="What to measure on.  [default: where the run found its own]",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["val", "test"]),
-    default="val",
-    help="Which sentences: choose on val, test once.",
-)
-@click.option(
-    "--hypotheses", type=FILE, help="Score these translations instead, one a line."
-)
+@option("--data", FOLDER_OR_FILE, "What to measure on.  [default: the run's own]")
+@option("--split", click.Choice(["val", "test"]), "Choose on val, test once.", "val")
+@option("--hypotheses", FILE, "Score these translations instead, one a line.")
 @BEAM_SIZE
 @LENGTH_PENALTY
 @MAX_LENGTH
-@click.option(
-    "--average",
-    type=count(0),
-    default=0,
-    help="Use the mean of the last N epochs' weights; 0 is the best model.",
-)
-@click.option("--out", type=FILE, help="Write the translations, one a line.")
+@option("--average", count(0), "Use the mean weights of the last so many epochs.", 0)
+@option("--out", FILE, "Write the translations here, one a line.")
 @DEVICE
 @click.pass_context
 def evaluate(
@@ -124,6 +109,11 @@ def measure_translator(
     pairs = read_pairs(folder, text, split, *translator.languages)
     sources, references = map(list, zip(*pairs, strict=True))
     normalize = getattr(tokenizer, "normalize", str)
+    references = list(map(normalize, references))
+    if data is None and split == "val":
+        pairs = list(zip(sources, references, strict=True))
+        if digest_of(pairs) != recorded_data(weights)[1]:
+            report_change(str(folder))
     result = {
         "weights": str(weights),
         "data": str(folder),
@@ -133,6 +123,7 @@ def measure_translator(
     began = time.perf_counter()
     errors: dict[int, ValueError] = {}
     cut: list[int] = []
+    unknown: list[list[str]] = []
     if hypotheses is not None:
         found = read_lines(hypotheses)
         if len(found) != len(pairs):
@@ -142,14 +133,14 @@ def measure_translator(
         found = list(map(normalize, found))
         result["hypotheses"] = str(hypotheses)
     else:
-        found = translate_all(translator, sources, errors, cut, **search)
-        report_unknown_characters(translator.source_tokenizer, sources)
-        result |= search
+        found = translate_all(translator, sources, errors, cut, unknown, **search)
+        report_unknown(unknown)
+        result |= search | {"cut": len(cut)}
     for index, error in errors.items():
         number = f"sentence {index + 1}"
         print_error(printable(f"{PROGRAM}: {number} counts as blank: {error}"))
     report_cut(len(cut))
-    scores = corpus_scores(found, list(map(normalize, references)), text, 1000)
+    scores = corpus_scores(found, references, text, 1000)
     for name, value in scores._asdict().items():
         result[name] = round(value, 4) if isinstance(value, float) else value
     result["seconds"] = round(time.perf_counter() - began, 1)
@@ -161,12 +152,14 @@ def translate_all(
     sources: list[str],
     errors: dict[int, ValueError],
     cut: list[int],
+    unknown: list[list[str]],
     **search: Any,
 ) -> list[str]:
     """The translations of many sentences, with a bar that shows how far it is."""
     translations: list[str] = []
     quiet = not is_terminal(sys.stderr)
-    search |= {"on_cut": cut.append, "on_unknown": lambda *_: None}
+    search["on_cut"] = cut.append
+    search["on_unknown"] = lambda _, characters: unknown.append(characters)
     for start in tqdm(range(0, len(sources), 256), disable=quiet, file=sys.stderr):
         found: dict[int, ValueError] = {}
         some = sources[start : start + 256]
@@ -183,16 +176,23 @@ def measure_text(
     Raises:
         ValueError: where there is no text to read.
     """
-    if data is None:
+    recorded, digest = recorded_data(weights)
+    files = recorded if isinstance(recorded, list) else []
+    if data is None and not files:
         raise ValueError("a language model is measured on a text: give --data FILE")
-    text = "\n".join(map(generator.tokenizer.normalize, read_lines(data))).strip("\n")
+    if data is not None:
+        text = "\n".join(read_lines(data)).strip("\n")
+    else:
+        text = split_texts(files)[1]
     ids = encode_text(generator.tokenizer, text)
-    report_unknown_characters(generator.tokenizer, text.split("\n"))
+    if data is None and digest_of(ids) != digest:
+        report_change(", ".join(files))
+    report_unknown(map(generator.tokenizer.unknown_characters, text.split("\n")))
     loss = text_loss(generator.model, torch.tensor(ids))
     bits = loss * (len(ids) - 1) / math.log(2)
     return {
         "weights": str(weights),
-        "data": str(data),
+        "data": str(data) if data is not None else files,
         "tokens": len(ids),
         "characters": len(text),
         "loss": round(loss, 4),
@@ -201,16 +201,30 @@ def measure_text(
     }
 
 
+def recorded_data(weights: Path) -> tuple[str | list[str] | None, str]:
+    """What a run was trained on, and the digest of its validation set."""
+    folder = weights if weights.is_dir() else weights.parent
+    if not (folder / "run.json").is_file():
+        return None, ""
+    run = read_run(folder)
+    return run.data, run.validation
+
+
 def find_data_of_run(weights: Path) -> Path:
     """The folder of the sentences that a run was trained with.
 
     Raises:
         ValueError: where no run says so, or the folder is no longer there.
     """
-    folder = weights if weights.is_dir() else weights.parent
-    data = read_run(folder).data if (folder / "run.json").is_file() else None
+    data, _ = recorded_data(weights)
     if not isinstance(data, str):
         raise ValueError(f"{weights} does not say which sentences to read: give --data")
     if not Path(data).is_dir() and not is_cache_folder(Path(data)):
         raise ValueError(f"the run's sentences are no longer in {data}: give --data")
     return Path(data)
+
+
+def report_change(data: str) -> None:
+    """Say that a run was trained beside another validation set."""
+    message = f"the validation set in {data} has changed since the training"
+    print_error(printable(f"{PROGRAM}: {message}"))

@@ -6,7 +6,12 @@ import click
 
 from transformer.cli.console import printable, writing
 from transformer.cli.models import load_translator
-from transformer.cli.options import FILE, WEIGHTS, Command
+from transformer.cli.options import (
+    FILE,
+    WEIGHTS,
+    Command,
+    option,
+)
 from transformer.cli.resources import require_file
 from transformer.decoding.translator import Translator
 from transformer.live import LiveModel
@@ -16,7 +21,7 @@ __all__ = ["explore"]
 
 @click.command(cls=Command, short_help="Write a page in which a translator runs.")
 @WEIGHTS
-@click.option("--out", type=FILE, required=True, help="The page to write: model.html.")
+@option("--out", FILE, "The page to write, such as model.html.", required=True)
 def explore(weights: Path | None, out: Path) -> None:
     """Write one HTML file in which a translator runs, its numbers in view.
 

@@ -1,6 +1,6 @@
 """The models that commands work with: loaded, on a device, and of the right kind."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from transformer.cli.resources import find_device
 from transformer.decoding.translator import Translator
 from transformer.pretrained.generator import PretrainedGenerator
 from transformer.text.multi30k import undo_moses_style
-from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import UnknownWordError
 from transformer.training.run_folder import load_run
 
@@ -22,7 +21,7 @@ __all__ = [
     "load_model",
     "load_translator",
     "report_cut",
-    "report_unknown_characters",
+    "report_unknown",
     "text_writer",
 ]
 
@@ -120,21 +119,15 @@ def report_cut(count: int) -> None:
         )
 
 
-def report_unknown_characters(tokenizer: object, sentences: Iterable[str]) -> None:
-    """Name on standard error the characters that no training sentence had.
+def report_unknown(found: Iterable[Sequence[str]]) -> None:
+    """Name on standard error the unknown characters of some sentences.
 
-    The model reads each of them as the same unknown subword.
+    No training sentence had them: the model reads each as the same unknown subword.
     """
-    if not isinstance(tokenizer, SubwordTokenizer):
-        return
-    found = [tokenizer.unknown_characters(sentence) for sentence in sentences]
+    found = list(filter(None, found))
     characters = list(dict.fromkeys(character for each in found for character in each))
     if characters:
-        count = sum(map(bool, found))
         names = ", ".join(characters[:5]) + ", …" * (len(characters) > 5)
-        where = "1 sentence has" if count == 1 else f"{count:,} sentences have"
-        print_error(
-            printable(
-                f"{PROGRAM}: {where} characters that no training sentence had: {names}"
-            )
-        )
+        have = "1 sentence has" if len(found) == 1 else f"{len(found):,} sentences have"
+        message = f"{have} characters that no training sentence had: {names}"
+        print_error(printable(f"{PROGRAM}: {message}"))

@@ -7,27 +7,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-__all__ = [
-    "BEAM_SIZE",
-    "COUNT",
-    "DEVICE",
-    "FILE",
-    "FOLDER",
-    "FOLDER_OR_FILE",
-    "LENGTH_PENALTY",
-    "MAX_LENGTH",
-    "PROGRAM",
-    "RUN_OR_FILE",
-    "SEED",
-    "WEIGHTS",
-    "Command",
-    "count",
-    "number",
-    "refuse_given",
-    "settings",
-]
-
 PROGRAM = "python -m transformer"
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Path(click.ParamType):  # type: ignore[type-arg]
@@ -36,15 +17,10 @@ class _Path(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path:
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Path:
         if not str(value).strip():
-            self.fail(
-                f"it must name a {self.name.replace('_', ' ')}, got {value!r}",
-                param,
-                ctx,
-            )
+            kind = self.name.replace("_", " ")
+            self.fail(f"it must name a {kind}, got {value!r}", param, ctx)
         return Path(value)
 
 
@@ -65,8 +41,8 @@ def number(least: float, most: float | None = None, **ends: bool) -> click.Float
 class _Option(click.Option):
     """An option that stands under a heading of its own in the help."""
 
-    def __init__(self, *arguments: Any, heading: str, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *names: Any, heading: str, **settings: Any) -> None:
+        super().__init__(*names, **settings)
         self.heading = heading
 
 
@@ -88,65 +64,65 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-def refuse_given(context: click.Context, reason: str, *names: str) -> None:
-    """Refuse options that were given where they mean nothing.
-
-    Raises:
-        ValueError: naming the first of them, and the reason.
-    """
-    for name in names:
-        if context.get_parameter_source(name) != ParameterSource.DEFAULT:
-            raise ValueError(f"--{name.replace('_', '-')} is {reason}")
+def option(
+    name: str, kind: Any, text: str, default: Any = None, **more: Any
+) -> Decorator:
+    """An option with its kind, a line of help and perhaps a default."""
+    if default is not None:
+        more["default"] = default
+    return click.option(name, type=kind, help=text, **more)
 
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+def flag(name: str, text: str) -> Decorator:
+    """An option that is given or not."""
+    return click.option(name, is_flag=True, help=text)
 
 
 def settings(heading: str, **table: tuple[Any, str]) -> Decorator:
-    """Give a command an option without default for each name, kind and help text."""
+    """Options under a heading of their own, without defaults."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, (kind, text) in reversed(table.items()):
-            flag = name.replace("_", "-")
-            flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
-            option = click.option(
-                flags, type=kind, default=None, help=text, cls=_Option, heading=heading
-            )
-            command = option(command)
+            word = name.replace("_", "-")
+            names = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
+            more: Any = {"cls": _Option, "heading": heading, "default": None}
+            command = click.option(names, type=kind, help=text, **more)(command)
         return command
 
     return decorate
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Whether an option was written on the command line."""
+    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+
+
+def refuse_given(context: click.Context, reason: str, *names: str) -> None:
+    """Refuse with a ValueError options that were given where they mean nothing."""
+    for name in names:
+        if is_given(context, name):
+            raise ValueError(f"--{name.replace('_', '-')} is {reason}")
 
 
 FILE, FOLDER = _Path("file"), _Path("folder")
 FOLDER_OR_FILE, RUN_OR_FILE = _Path("folder_or_file"), _Path("run_or_file")
 COUNT = count()
 SEED = count(0, 2**32 - 1)
-DEVICE = click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda", "mps", "xpu"]),
-    default="auto",
-    help="Where to compute; auto takes the GPU if there is one.",
+DEVICES = click.Choice(["auto", "cpu", "cuda", "mps", "xpu"])
+DEVICE = option("--device", DEVICES, "auto takes the GPU if there is one.", "auto")
+BEAM_SIZE = option(
+    "--beam-size", count(1, 1000), "Hypotheses of the search; 1 is greedy search.", 1
 )
-BEAM_SIZE = click.option(
-    "--beam-size",
-    type=count(1, 1000),
-    default=1,
-    help="Hypotheses that the search keeps; 1 is greedy search.",
+LENGTH_PENALTY = option(
+    "--length-penalty", number(0, 100), "The higher, the longer a beam's texts.", 0.6
 )
-LENGTH_PENALTY = click.option(
-    "--length-penalty",
-    type=number(0, 100),
-    default=0.6,
-    help="The higher, the longer the translations; for beams above 1.",
-)
-MAX_LENGTH = click.option(
+MAX_LENGTH = option(
     "--max-length",
-    type=COUNT,
-    help="Tokens after which a translation is cut.  [default: what training needed]",
+    COUNT,
+    "Tokens after which a translation is cut.  [default: what training needed]",
 )
-WEIGHTS = click.option(
+WEIGHTS = option(
     "--weights",
-    type=RUN_OR_FILE,
-    help="What train or train-phrasebook wrote.  [default: the phrasebook]",
+    RUN_OR_FILE,
+    "What train or train-phrasebook wrote.  [default: the phrasebook]",
 )

@@ -5,7 +5,13 @@ from pathlib import Path
 import click
 
 from transformer.cli.console import print_error, printable, writing
-from transformer.cli.options import FILE, SEED, Command, count
+from transformer.cli.options import (
+    FILE,
+    SEED,
+    Command,
+    count,
+    option,
+)
 from transformer.cli.progress import Progress
 from transformer.cli.resources import require_file
 from transformer.decoding.translator import Translator
@@ -20,20 +26,17 @@ from transformer.training.loop import phrasebook_model, train
 
 __all__ = ["train_phrasebook"]
 
+MOST = 1_000_000  # more make the grammar repeat itself for long
+
 
 @click.command(
     "train-phrasebook",
     cls=Command,
     short_help="Train the phrasebook's weights anew, in a minute.",
 )
-@click.option("--out", type=FILE, required=True, help="The file to write.")
-@click.option("--seed", type=SEED, default=0, help="Fixes sentences and weights.")
-@click.option(
-    "--sentences",
-    type=count(1, 1_000_000),  # more make the grammar repeat itself for long
-    default=50_000,
-    help="How many sentences to learn from.",
-)
+@option("--out", FILE, "The file to write.", required=True)
+@option("--seed", SEED, "Fixes the sentences and the weights.", 0)
+@option("--sentences", count(1, MOST), "How many sentences to learn from.", 50_000)
 def train_phrasebook(out: Path, seed: int, sentences: int) -> None:
     """Train the phrasebook's translator as chapter 12 does, in about a minute.
 

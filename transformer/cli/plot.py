@@ -7,7 +7,12 @@ import click
 
 from transformer.checks import optional_import
 from transformer.cli.console import printable, writing
-from transformer.cli.options import FILE, FOLDER, Command
+from transformer.cli.options import (
+    FILE,
+    FOLDER,
+    Command,
+    option,
+)
 from transformer.cli.resources import require_file
 from transformer.training.run_folder import read_metrics
 from transformer.weights.files import write_atomically
@@ -17,7 +22,7 @@ __all__ = ["plot"]
 
 @click.command(cls=Command, short_help="Draw how trainings went.")
 @click.argument("runs", metavar="RUN...", type=FOLDER, nargs=-1, required=True)
-@click.option("--out", type=FILE, required=True, help="A .svg, .png or .pdf to write.")
+@option("--out", FILE, "A .svg, .png or .pdf to write.", required=True)
 def plot(runs: tuple[Path, ...], out: Path) -> None:
     """Draw the losses and the validation BLEU of the folders of one or more runs.
 

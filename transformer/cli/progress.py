@@ -23,10 +23,11 @@ class Progress:
         self.quiet = quiet
         self.bar: tqdm[None] | None = None
         self.started = self.shown = time.perf_counter()
-        self.first_step = self.tokens = 0
+        self.step = self.first_step = self.tokens = 0
 
     def show(self, metrics: StepMetrics) -> None:
         """Count a step, and show it if it is time to."""
+        self.step = metrics.step
         if self.quiet:
             return
         if not self.first_step:  # the first one since this command began
@@ -62,8 +63,6 @@ class Progress:
         self.first_step = metrics.step
         self.started = self.shown = time.perf_counter()
         done, total = metrics.step - 1, metrics.total_steps
-        if done:
-            self.write(f"going on from step {done:,} of {total:,}")
         if is_terminal(sys.stderr):
             width = get_terminal_size().columns or 80
             self.bar = tqdm(

@@ -1,26 +1,35 @@
 """The command that trains: train."""
 
+import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from transformer.beyond.language_model import LanguageModelConfig
+from transformer.beyond.text_generator import TextGenerator
 from transformer.checks import optional_import
-from transformer.cli.models import report_unknown_characters
+from transformer.cli.console import print_error
+from transformer.cli.models import load_model, report_unknown
 from transformer.cli.options import (
     COUNT,
     DEVICE,
     FOLDER,
     FOLDER_OR_FILE,
     PROGRAM,
+    RUN_OR_FILE,
     SEED,
     Command,
+    is_given,
     number,
+    option,
     refuse_given,
     settings,
 )
@@ -32,12 +41,15 @@ from transformer.cli.resources import (
     require_memory,
     require_run_folder,
 )
+from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import TransformerConfig
 from transformer.text.multi30k import TEXTS, read_pairs
-from transformer.training.config import SCHEDULES
+from transformer.text.subwords import SubwordTokenizer
+from transformer.training.config import SCHEDULES, TrainingConfig
 from transformer.training.distributed import ProcessGroup
+from transformer.training.loop import StepMetrics
 from transformer.training.precision import supports_bf16
-from transformer.training.run_folder import read_run
+from transformer.training.run_folder import RunFolder, RunInfo, read_run
 from transformer.training.text_trainer import (
     TEXT_PRESET,
     TextDataset,
@@ -51,100 +63,70 @@ from transformer.training.trainer import (
     train_translator,
     translation_model,
 )
+from transformer.weights.files import model_file, write_atomically
 
 __all__ = ["train"]
 
 FRACTION = number(0, 1, max_open=True)
 POSITIVE = number(0, min_open=True)
-SIZES = settings(
-    "Model (the preset's, unless given)",
-    vocab_size=(COUNT, "Subwords to learn, special symbols included."),
-    layers=(COUNT, "Layers of the encoder, and of the decoder if there is one."),
-    d_model=(COUNT, "Numbers in the vector of each token."),
-    num_heads=(COUNT, "Heads of each attention."),
-    d_ff=(COUNT, "Width inside the feed-forward networks."),
-    dropout=(FRACTION, "Probability of leaving a number out while training."),
-    norm_first=(bool, "Normalise before each sublayer instead of after it."),
-    max_length=(COUNT, "Longest sentence, or window of a text, in subwords."),
-)
-CHOICES = settings(
-    "Training (the preset's, unless given)",
-    epochs=(COUNT, "Passes over the training set, at most."),
-    batch_tokens=(COUNT, "Tokens of a step, padding and all processes included."),
-    micro_batch_tokens=(COUNT, "Tokens read at once; fewer take less memory."),
-    schedule=(click.Choice(list(SCHEDULES)), "How the learning rate falls."),
-    learning_rate=(POSITIVE, "The highest learning rate, after the warm-up."),
-    warmup_steps=(COUNT, "Steps until the learning rate is highest."),
-    label_smoothing=(FRACTION, "Share of each label that all subwords share."),
-    max_grad_norm=(POSITIVE, "A longer gradient is clipped to this length."),
-    ema_decay=(FRACTION, "What the weights' moving average keeps at each step."),
-    patience=(COUNT, "Epochs without a lower validation loss before it ends."),
-    seed=(SEED, "Fixes the first weights, the order and the dropout."),
-)
+SIZES = {
+    "vocab_size": (COUNT, "Subwords to learn, special symbols included."),
+    "layers": (COUNT, "Layers of the encoder, and of the decoder if there is one."),
+    "d_model": (COUNT, "Numbers in the vector of each token."),
+    "num_heads": (COUNT, "Heads of each attention."),
+    "d_ff": (COUNT, "Width inside the feed-forward networks."),
+    "dropout": (FRACTION, "Probability of leaving a number out while training."),
+    "norm_first": (bool, "Normalise before each sublayer instead of after it."),
+    "max_length": (COUNT, "Longest sentence, or window of a text, in subwords."),
+}
+CHOICES = {
+    "epochs": (COUNT, "Passes over the training set, at most."),
+    "batch_tokens": (COUNT, "Tokens of a step, padding and all processes included."),
+    "micro_batch_tokens": (COUNT, "Tokens read at once; fewer take less memory."),
+    "schedule": (click.Choice(list(SCHEDULES)), "How the learning rate falls."),
+    "learning_rate": (POSITIVE, "The highest learning rate, after the warm-up."),
+    "warmup_steps": (COUNT, "Steps until the learning rate is highest."),
+    "label_smoothing": (FRACTION, "Share of each label that all subwords share."),
+    "max_grad_norm": (POSITIVE, "A longer gradient is clipped to this length."),
+    "ema_decay": (FRACTION, "What the weights' moving average keeps at each step."),
+    "patience": (COUNT, "Epochs without a lower validation loss before it ends."),
+    "seed": (SEED, "Fixes the first weights, the order and the dropout."),
+}
+TASKS = click.Choice(["translation", "lm"])
+PRECISIONS = click.Choice(["auto", "float32", "bf16"])
 
 
 @click.command(cls=Command, short_help="Train a translator, or a language model.")
-@click.option(
-    "--out", type=FOLDER, required=True, help="The folder in which the run is kept."
-)
-@click.option(
-    "--task",
-    type=click.Choice(["translation", "lm"]),
-    default="translation",
-    help="What to train: a translator or a language model.",
-)
-@click.option(
-    "--data",
-    type=FOLDER_OR_FILE,
+@option("--out", FOLDER, "The folder in which the run is kept.", required=True)
+@option("--task", TASKS, "A translator or a language model.  [default: translation]")
+@option(
+    *("--data", FOLDER_OR_FILE),
+    "A folder of sentence pairs; for lm a text file, and again for more files.",
     multiple=True,
-    help="A folder of sentence pairs; for lm, a text file, and again for more files.",
 )
-@click.option("--source", metavar="CODE", default="en", help="Language to read.")
-@click.option("--target", metavar="CODE", default="de", help="Language to write.")
-@click.option(
-    "--text",
-    type=click.Choice(TEXTS),
-    default="raw",
-    help="tok lowercases sentences and sets their punctuation apart.",
-)
-@click.option(
-    "--preset",
-    type=click.Choice(list(PRESETS)),
-    default="tiny",
-    help="Sizes and choices that go together; tiny is chapter 16's.",
-)
+@option("--source", str, "Language to read.", "en", metavar="CODE")
+@option("--target", str, "Language to write.", "de", metavar="CODE")
+@option("--text", click.Choice(TEXTS), "tok: lowercased, punctuation apart.", "raw")
+@option("--preset", click.Choice(list(PRESETS)), "Sizes and choices.", "tiny")
+@click.option("--from", "start", type=RUN_OR_FILE, help="Train this model further.")
+@option("--max-steps", COUNT, "End after so many steps in all; it can go on later.")
 @DEVICE
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "float32", "bf16"]),
-    default="auto",
-    help="auto takes bf16 where the device is made for it.",
-)
-@click.option(
-    "--save-every", type=COUNT, default=200, help="Steps between checkpoints."
-)
-@click.option(
-    "--keep-epochs", type=COUNT, default=10, help="Epochs whose weights are kept."
-)
-@SIZES
-@CHOICES
+@option("--precision", PRECISIONS, "auto: bf16 where it is fast.", "auto")
+@option("--save-every", COUNT, "Steps between checkpoints.", 200)
+@option("--keep-epochs", COUNT, "Epochs whose weights are kept for averaging.", 10)
+@settings("Model (the preset's, unless given)", **SIZES)
+@settings("Training (the preset's, unless given)", **CHOICES)
 @click.pass_context
 def train(
     context: click.Context,
     /,
     out: Path,
-    task: str,
-    data: tuple[Path, ...],
-    source: str,
-    target: str,
-    text: str,
-    preset: str,
+    start: Path | None,
     device: str,
-    precision: str,
     save_every: int,
-    keep_epochs: int,
-    **settings: Any,
-) -> None:
+    max_steps: int | None,
+    **options: Any,
+) -> int:
     """Train a translator on sentence pairs, or a language model on plain text.
 
     Sentence pairs are files in one folder, line n of one belonging to line n of the
@@ -155,158 +137,329 @@ def train(
 
     The run's folder keeps its choices (run.json), a line of metrics a step
     (metrics.jsonl), two checkpoints, the last epochs' weights and the best ones
-    (model.safetensors). The same command goes on with a run that was cut short. Under
-    torchrun, several processes share each step.
+    (model.safetensors). After Ctrl-C, or when it is terminated, a training keeps a
+    checkpoint; "train --out FOLDER" alone goes on with it. Under torchrun, several
+    processes share each step.
     """
-    if os.environ.get("RANK", "0") == "0":
+    if is_first_process():
         require_run_folder(out)
-        require_task(out, task)
+    run = read_run(out) if (out / "run.json").is_file() else None
+    if run is not None:
+        recorded = recorded_options(run)
+        if options["task"] not in (None, recorded["task"]):
+            found = f"{out} has a run of --task {recorded['task']}"
+            raise ValueError(f"{found}, not of --task {options['task']}")
+        if is_given(context, "preset"):  # it says all sizes and choices
+            recorded = {n: x for n, x in recorded.items() if n in BESIDES_PRESET}
+        options |= {n: x for n, x in recorded.items() if not is_given(context, n)}
     device = find_device(device)
-    bf16 = supports_bf16(device) if precision == "auto" else precision == "bf16"
-    if task == "lm":
+    is_text = options["task"] == "lm"
+    if is_text:
         names = "source", "target", "text", "preset", "keep_epochs"
         refuse_given(context, "for translators, not for --task lm", *names)
-        plan = choose(TEXT_PRESET, ["num_layers"], settings, bf16)
-        train_on_texts(data, plan, out, device, save_every)
-        return
-    if len(data) > 1:
+    model = starting_model(out, start, run)
+    if model is not None:
+        refuse_given(context, "that of the model to train further", *SIZES, "text")
+        if isinstance(model, TextGenerator) != is_text:
+            kind = "translator" if is_text else "language model: give --task lm"
+            raise ValueError(f"the model to train further is a {kind}")
+    preset = TEXT_PRESET if is_text else PRESETS[options["preset"]]
+    plan = choose(preset, options, device)
+    job = Job(out, plan, device, save_every, max_steps)
+    if is_text:
+        return job.train_on_texts(options["data"], cast("TextGenerator | None", model))
+    languages = options["source"], options["target"]
+    if isinstance(model, Translator):
+        options["text"] = getattr(model.source_tokenizer, "text", "raw")
+        if not (is_given(context, "source") or is_given(context, "target")):
+            languages = model.languages
+    if len(options["data"]) > 1:
         raise ValueError("sentence pairs are in one folder: give --data once")
-    plan = choose(
-        PRESETS[preset], ["num_encoder_layers", "num_decoder_layers"], settings, bf16
+    # A run that goes on with smaller micro batches has the pairs that it had.
+    micro = (run.training if run else vars(plan.training))["micro_batch_tokens"]
+    training = dataclasses.replace(plan.training, micro_batch_tokens=micro)
+    longest = plan._replace(training=training).max_tokens
+    keep_epochs = options["keep_epochs"]
+    if not is_given(context, "keep_epochs"):
+        keep_epochs = max(keep_epochs, len(list(out.glob("epoch-*.safetensors"))))
+    folder = next(iter(options["data"]), None)
+    return job.train_on_pairs(
+        folder,
+        languages,
+        options["text"],
+        longest,
+        cast("Translator | None", model),
+        keep_epochs,
     )
-    folder = data[0] if data else None
-    languages = source, target
-    train_on_pairs(folder, languages, text, plan, out, device, save_every, keep_epochs)
 
 
-def train_on_pairs(
-    data: Path | None,
-    languages: tuple[str, str],
-    text: str,
-    plan: Preset,
-    out: Path,
-    device: str,
-    save_every: int,
-    keep_epochs: int,
-) -> None:
-    """Train a translator on sentence pairs."""
-    for module in ("tokenizers", "sacrebleu"):
-        optional_import(module)
-    sizes = TransformerConfig(plan.vocab_size, plan.vocab_size, **plan.sizes)
-    require_memory(sizes, device)
-    group = ProcessGroup.start(device)
-    progress = Progress(quiet=group.rank > 0)
-    try:
-        group.on_rank_zero(lambda: find_corpus(data, text, languages))  # fetched once
-        folder = find_corpus(data, text, languages)
-        config = plan.training
-        pairs = len(read_pairs(folder, text, "train", *languages))
-        progress.write(
-            f"{pairs:,} pairs in {folder}, {' to '.join(languages)}, {text} text; "
-            f"{group.size} × {group.device.type}, {precision_of(plan)}; kept in {out}"
-        )
-        progress.write("learning subwords …")
-        dataset = TranslationDataset.load(
-            folder, *languages, text, plan.vocab_size, plan.max_tokens
-        )
-        tokenizer = dataset.source_tokenizer
-        model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
-        if dataset.left_out:
-            are = "pair is" if dataset.left_out == 1 else "pairs are"
-            progress.write(f"{dataset.left_out:,} {are} left out: too long or empty")
-        some = [side for pair in dataset.validation_pairs[:1000] for side in pair]
-        if text == "raw" and looks_tokenised(some):
+@dataclasses.dataclass
+class Job:
+    """A training that was asked for: where it is kept, how and how long it goes."""
+
+    out: Path
+    plan: Preset
+    device: str
+    save_every: int
+    max_steps: int | None
+
+    def train_on_pairs(
+        self,
+        data: Path | None,
+        languages: tuple[str, str],
+        text: str,
+        longest: int,
+        start: Translator | None,
+        keep_epochs: int,
+    ) -> int:
+        """Train a translator on sentence pairs; the exit code."""
+        for module in ("tokenizers", "sacrebleu"):
+            optional_import(module)
+        plan, size = self.plan, self.plan.vocab_size
+        if start is None:
+            require_memory(TransformerConfig(size, size, **plan.sizes), self.device)
+        group = ProcessGroup.start(self.device)
+        progress = Progress(quiet=group.rank > 0)
+        try:
+            group.on_rank_zero(lambda: find_corpus(data, text, languages))  # fetch once
+            folder = find_corpus(data, text, languages)
+            count = len(read_pairs(folder, text, "train", *languages))
             progress.write(
-                "the sentences seem to be lowercased and tokenised already: --text tok "
-                "would treat in the same way what is typed"
+                f"{count:,} pairs in {folder}, {' to '.join(languages)}, {text} text; "
+                f"{group.size} × {group.device.type}, {self.precision}; "
+                f"kept in {self.out}"
             )
-        if not progress.quiet:
-            sources = [source for source, _ in dataset.validation_pairs]
-            report_unknown_characters(tokenizer, sources)
-        size = sum(weight.numel() for weight in model.parameters())
+            dataset = TranslationDataset.load(
+                *(folder, *languages, text, size, longest, self.out, progress.write),
+                tokenizer=None if start is None else joint_tokenizer(start),
+            )
+            tokenizer, config = dataset.source_tokenizer, plan.training
+            if start is None:
+                model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
+            else:
+                model = start.model
+            if not progress.quiet:
+                report_dataset(dataset)
+            weights = sum(weight.numel() for weight in model.parameters())
+            progress.write(
+                f"{len(dataset.train):,} pairs to learn from, "
+                f"{len(dataset.validation_pairs):,} for validation; "
+                f"{tokenizer.vocab_size:,} subwords, {weights:,} parameters"
+            )
+            with group.connected():
+                code = self.take_steps(
+                    partial(train_translator, model, dataset, config, self.out, group),
+                    progress,
+                    Translator(
+                        *(model, tokenizer, tokenizer, languages),
+                        length_ratio_of(dataset.train),
+                    ),
+                    keep_epochs=keep_epochs,
+                )
+        finally:
+            progress.close()
+            group.close()
+        if not code:
+            progress.write(f"done: {PROGRAM} evaluate {shlex.quote(str(self.out))}")
+        return code
+
+    def train_on_texts(
+        self, files: tuple[Path, ...], start: TextGenerator | None
+    ) -> int:
+        """Train a language model on plain text; the exit code."""
+        if not files:
+            raise ValueError("--task lm needs a text: give --data FILE")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("--task lm trains in one process: run it without torchrun")
+        optional_import("tokenizers")
+        plan, out, config = self.plan, self.out, self.plan.training
+        if start is None:
+            sizes = LanguageModelConfig(plan.vocab_size, **plan.sizes)
+            require_memory(sizes, self.device)
+        progress = Progress()
+        size = sum(file.stat().st_size for file in files)
         progress.write(
-            f"{len(dataset.train):,} pairs to learn from, {len(dataset.validation):,} "
-            f"for validation; {tokenizer.vocab_size:,} subwords, {size:,} parameters"
+            f"{size:,} bytes of text in {', '.join(map(str, files))}; "
+            f"{self.device}, {self.precision}; kept in {out}"
         )
-        with group.connected():
-            for metrics in train_translator(
-                *(model, dataset, config, out, group, save_every, keep_epochs),
+        dataset = TextDataset.load(
+            *(files, plan.vocab_size, out, progress.write),
+            tokenizer=None if start is None else start.tokenizer,
+        )
+        if start is None:
+            vocab_size = dataset.tokenizer.vocab_size
+            model = language_model(vocab_size, plan.sizes, config.seed)
+        else:
+            model = start.model
+        weights = sum(weight.numel() for weight in model.parameters())
+        progress.write(
+            f"{len(dataset.train):,} tokens, {len(dataset.validation):,} held out; "
+            f"{dataset.tokenizer.vocab_size:,} subwords, {weights:,} parameters"
+        )
+        try:
+            code = self.take_steps(
+                partial(train_language_model, model, dataset, config, out, self.device),
+                progress,
+                TextGenerator(model, dataset.tokenizer),
+            )
+        finally:
+            progress.close()
+        if not code:
+            prompt = f'generate --weights {shlex.quote(str(out))} "A prompt"'
+            progress.write(f"done: {PROGRAM} {prompt}")
+        return code
+
+    @property
+    def precision(self) -> str:
+        """The name of the numbers that matrices are multiplied in."""
+        return "bf16" if self.plan.training.bf16 else "float32"
+
+    def take_steps(
+        self,
+        begin: Callable[..., Iterable[StepMetrics]],
+        progress: Progress,
+        translator: Translator | TextGenerator,
+        **options: Any,
+    ) -> int:
+        """Take steps to the end, to --max-steps or a signal; the exit code."""
+        most, received = self.max_steps, list[int]()
+        newest = [path.stem for path in RunFolder(self.out).checkpoints()[:1]]
+        done = max((int(name.rpartition("-")[2]) for name in newest), default=0)
+        if most is not None and done >= most:
+            progress.write(f"the run has taken {done:,} steps already")
+            return 0
+
+        def stop() -> bool:
+            return bool(received) or progress.step == most
+
+        with note_signals(received):
+            for metrics in begin(
+                checkpoint_every=self.save_every,
                 report=progress.write,
+                stop=stop,
+                **options,
             ):
                 progress.show(metrics)
-    finally:
-        progress.close()
-        group.close()
-    progress.write(f"done: {PROGRAM} evaluate {shlex.quote(str(out))}")
+        if received:
+            command = f"{PROGRAM} train --out {shlex.quote(str(self.out))}"
+            progress.write(f"to go on: {command}")
+            return 128 + received[0]
+        best = self.out / "model.safetensors"
+        if progress.step == most and not best.exists() and is_first_process():
+            translator.save(best)  # no epoch has ended, after which it is kept
+        return 0
 
 
-def train_on_texts(
-    files: tuple[Path, ...], plan: Preset, out: Path, device: str, save_every: int
-) -> None:
-    """Train a language model on plain text."""
-    if not files:
-        raise ValueError("--task lm needs a text: give --data FILE")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("--task lm trains in one process: start it without torchrun")
-    optional_import("tokenizers")
-    require_memory(LanguageModelConfig(plan.vocab_size, **plan.sizes), device)
-    progress = Progress()
-    size = sum(file.stat().st_size for file in files)
-    progress.write(
-        f"{size:,} bytes of text in {', '.join(map(str, files))}; "
-        f"{device}, {precision_of(plan)}; kept in {out}"
-    )
-    dataset, config = TextDataset.load(files, plan.vocab_size), plan.training
-    model = language_model(dataset.tokenizer.vocab_size, plan.sizes, config.seed)
-    steps = train_language_model(
-        model, dataset, config, out, device, save_every, report=progress.write
-    )
-    size = sum(weight.numel() for weight in model.parameters())
-    progress.write(
-        f"{len(dataset.train):,} tokens, {len(dataset.validation):,} held out; "
-        f"{dataset.tokenizer.vocab_size:,} subwords, {size:,} parameters"
-    )
+@contextlib.contextmanager
+def note_signals(received: list[int]) -> Iterator[None]:
+    """Note Ctrl-C and SIGTERM, after which a training ends; the second ends it now."""
+
+    def note(number: int, _: Any) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as in a background job
+                before[number] = signal.signal(number, note)
     try:
-        for metrics in steps:
-            progress.show(metrics)
+        yield
     finally:
-        progress.close()
-    prompt = f'generate --weights {shlex.quote(str(out))} "A prompt"'
-    progress.write(f"done: {PROGRAM} {prompt}")
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def precision_of(plan: Preset) -> str:
-    """The name of the numbers that matrices are multiplied in."""
-    return "bf16" if plan.training.bf16 else "float32"
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
-def require_task(out: Path, task: str) -> None:
-    """Refuse to go on with the run of another task.
+def joint_tokenizer(translator: Translator) -> SubwordTokenizer:
+    """The tokenizer of both languages, refused with a ValueError if it is none."""
+    tokenizer = translator.source_tokenizer
+    one = tokenizer is translator.target_tokenizer
+    if not one or not isinstance(tokenizer, SubwordTokenizer):
+        raise ValueError("only a translator that train wrote can be trained further")
+    return tokenizer
+
+
+def report_dataset(dataset: TranslationDataset) -> None:
+    """Say what a user may not expect of the sentences."""
+    if dataset.left_out:
+        pairs = "pair is" if dataset.left_out == 1 else "pairs are"
+        print_error(f"{dataset.left_out:,} {pairs} left out: too long or empty")
+    some = [side for pair in dataset.validation_pairs[:1000] for side in pair]
+    if dataset.text == "raw" and looks_tokenised(some):
+        print_error(
+            "the sentences seem to be lowercased and tokenised already: --text tok "
+            "would treat in the same way what is typed"
+        )
+    if isinstance(dataset.source_tokenizer, SubwordTokenizer):
+        unknown = dataset.source_tokenizer.unknown_characters
+        report_unknown(unknown(source) for source, _ in dataset.validation_pairs)
+
+
+def starting_model(
+    out: Path, start: Path | None, run: RunInfo | None
+) -> Translator | TextGenerator | None:
+    """The model to train further, of which the run's folder keeps a copy.
 
     Raises:
-        ValueError: for the folder of a translator's run, or of a language model's.
+        ValueError: for the folder of a run that began with another one.
     """
-    if (out / "run.json").is_file():
-        found = "lm" if read_run(out).text == "lines" else "translation"
-        if found != task:
-            raise ValueError(f"{out} has a run of --task {found}, not of --task {task}")
+    kept = out / "run.start.safetensors"
+    if start is not None:
+        model = load_model(start)
+        data = model_file(start).read_bytes()
+        if run is not None and not (kept.is_file() and kept.read_bytes() == data):
+            raise ValueError(f"{out} has a run that did not begin with {start}")
+        if is_first_process():
+            out.mkdir(parents=True, exist_ok=True)
+            write_atomically(kept, data)
+        return model
+    if run is None:
+        kept.unlink(missing_ok=True)  # of a training that never began
+    return load_model(kept) if kept.is_file() else None
 
 
-def choose(
-    preset: Preset, stacks: Iterable[str], settings: dict[str, Any], bf16: bool
-) -> Preset:
-    """A preset with the settings that were given; `layers` is that of all `stacks`.
+# What a run says of itself that no preset says.
+BESIDES_PRESET = ("task", "data", "source", "target", "text", "precision")
 
-    Raises:
-        ValueError: for settings that no training could have.
-    """
-    given = {name: value for name, value in settings.items() if value is not None}
-    vocab_size = given.pop("vocab_size", preset.vocab_size)
+
+def recorded_options(run: RunInfo) -> dict[str, Any]:
+    """The options that a run was begun with."""
+    sizes = dict(run.model)
+    vocab_size = sizes.pop("source_vocab_size", sizes.get("vocab_size"))
+    data = [run.data] if isinstance(run.data, str) else run.data or []
+    return {
+        **sizes,
+        **run.training,
+        "vocab_size": vocab_size,
+        "task": "lm" if run.text == "lines" else "translation",
+        "data": tuple(map(Path, data)),
+        "source": run.languages[0],
+        "target": run.languages[1],
+        "text": run.text,
+        "precision": "bf16" if run.training["bf16"] else "float32",
+    }
+
+
+def choose(preset: Preset, options: Mapping[str, Any], device: str) -> Preset:
+    """A preset with the options that were given; --layers is that of all stacks."""
+    given = {name: value for name, value in options.items() if value is not None}
+    stacks = [name for name in preset.sizes if name.endswith("_layers")]
     if "layers" in given:
-        given |= dict.fromkeys(stacks, given.pop("layers"))
-    sizes = {name: given.pop(name) for name in preset.sizes if name in given}
+        given |= dict.fromkeys(stacks, given["layers"])
+    sizes = {name: given[name] for name in preset.sizes if name in given}
+    fields = [field.name for field in dataclasses.fields(TrainingConfig)]
+    training = {name: given[name] for name in fields if name in given}
+    training["bf16"] = given["precision"] == "bf16" or (
+        given["precision"] == "auto" and supports_bf16(device)
+    )
     return Preset(
-        vocab_size,
+        given.get("vocab_size", preset.vocab_size),
         preset.sizes | sizes,
-        dataclasses.replace(preset.training, **given, bf16=bf16),
+        dataclasses.replace(preset.training, **training),
     )

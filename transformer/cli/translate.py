@@ -18,7 +18,7 @@ from transformer.cli.models import (
     explain_error,
     load_translator,
     report_cut,
-    report_unknown_characters,
+    report_unknown,
     text_writer,
 )
 from transformer.cli.options import (
@@ -31,6 +31,8 @@ from transformer.cli.options import (
     PROGRAM,
     WEIGHTS,
     Command,
+    flag,
+    option,
 )
 from transformer.decoding.translator import Translation, Translator
 from transformer.text.words import WordTokenizer
@@ -41,12 +43,12 @@ __all__ = ["note_unquoted", "translate", "words"]
 @click.command(cls=Command, short_help="Translate sentences, a file, or a pipe.")
 @click.argument("sentences", metavar="[SENTENCE]...", nargs=-1)
 @WEIGHTS
-@click.option("--file", type=FILE, help="Read the sentences here, one a line.")
+@option("--file", FILE, "Read the sentences here, one a line.")
 @BEAM_SIZE
 @LENGTH_PENALTY
 @MAX_LENGTH
-@click.option("--n-best", type=COUNT, default=1, help="Translations of each sentence.")
-@click.option("--scores", is_flag=True, help="Print a score before each translation.")
+@option("--n-best", COUNT, "Translations of each sentence, best first.", 1)
+@flag("--scores", "Print a score before each translation.")
 @DEVICE
 def translate(
     sentences: tuple[str, ...],
@@ -79,23 +81,28 @@ def translate(
         raise ValueError("no sentence given, and standard input is closed")
     translator = load_translator(weights, device)
     write = text_writer(translator)
-
     cut: list[int] = []
+    unknown: list[list[str]] = []
 
     def search(lines: list[str], errors: dict[int, ValueError]) -> list[str]:
         """What to print for each line."""
         options: Any = {
+            "length_penalty": length_penalty,
+            "max_length": max_length,
             "on_error": errors.__setitem__,
             "on_cut": cut.append,
-            "on_unknown": lambda *_: None,  # they are reported for all lines together
-            "max_length": max_length,
+            "on_unknown": lambda _, characters: unknown.append(characters),
         }
         if n_best == 1 and not scores:
-            found = translator.translate(lines, beam_size, length_penalty, **options)
-            return list(map(write, found))
-        beams = max(beam_size, n_best)
-        lists = translator.n_best(lines, beams, length_penalty, **options)
+            return list(map(write, translator.translate(lines, beam_size, **options)))
+        lists = translator.n_best(lines, max(beam_size, n_best), **options)
         return [list_best(found, n_best, scores, write) for found in lists]
+
+    def report() -> None:
+        report_cut(len(cut))
+        report_unknown(unknown)
+        cut.clear()
+        unknown.clear()
 
     if sentences:
         note_unquoted(sentences)
@@ -104,9 +111,8 @@ def translate(
         for index, error in errors.items():
             where = f"sentence {index + 1}: " if len(sentences) > 1 else ""
             raise ValueError(f"{where}{explain_error(error, weights)}")
-        report_unknown_characters(translator.source_tokenizer, sentences)
-        report_cut(len(cut))
         print("\n".join(found))
+        report()
         return 0
     typed = file is None and is_terminal(sys.stdin)
     if typed:
@@ -115,8 +121,7 @@ def translate(
     for lines in read_lines(file):
         errors = {}
         lines = [leave_out_long(*each, errors) for each in enumerate(lines)]
-        found = search(lines, errors)
-        for index, translation in enumerate(found):
+        for index, translation in enumerate(search(lines, errors)):
             if index in errors:
                 where = "" if typed else f"{PROGRAM}: line {done + index + 1}: "
                 message = explain_error(errors[index], weights)
@@ -125,12 +130,10 @@ def translate(
                 print(translation)
         if sys.stdout is not None:
             sys.stdout.flush()
-        report_unknown_characters(
-            translator.source_tokenizer,
-            (line for index, line in enumerate(lines) if index not in errors),
-        )
+        if typed:
+            report()
         done, failures = done + len(lines), failures + len(errors)
-    report_cut(len(cut))
+    report()
     return 1 if failures and not typed else 0
 
 
@@ -170,7 +173,7 @@ def leave_out_long(index: int, line: str, errors: dict[int, ValueError]) -> str:
 
 @click.command(cls=Command, short_help="List the words that can be translated.")
 @WEIGHTS
-@click.option("--english", is_flag=True, help="List the words that it can write.")
+@flag("--english", "List the words that it can write.")
 def words(weights: Path | None, english: bool) -> None:
     """List the words that can be translated, one a line.
 
