@@ -10,16 +10,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer.beyond.language_model import (
+    LanguageModel,
+    LanguageModelConfig,
+    PromptDecoder,
+)
 from transformer.beyond.modern import GroupedQueryAttention, RotaryEmbedding
 from transformer.decoder import DecoderLayer
 from transformer.decoding.beam import (
-    Hypothesis,
     beam_search,
+    best_tokens,
     expand,
+    kept_first,
     length_normalised,
-    likeliest,
     n_best,
 )
 from transformer.decoding.fast import FastDecoder
@@ -210,7 +216,7 @@ def test_of_equal_logits_the_lowest_id_wins():
     torch.manual_seed(0)
     for _ in range(50):
         logits = torch.randint(-2, 2, (3, 40)).float()
-        log_p, ids = likeliest(logits, 5)
+        log_p, ids = best_tokens(logits, 5)
         order = [sorted(range(40), key=lambda i: (-row[i], i))[:5] for row in logits]
         assert ids.tolist() == order
         assert ids[:, 0].equal(logits.max(dim=-1).indices)
@@ -221,7 +227,7 @@ def test_no_token_is_among_the_likeliest_twice():
     """A beam wider than what is possible ends with impossible tokens, each once."""
     out = -math.inf
     logits = torch.tensor([[0.0, out, out, 1.0], [2.0, 2.0, 2.0, out], [out] * 4])
-    log_p, ids = likeliest(logits, 4)
+    log_p, ids = best_tokens(logits, 4)
     assert ids.tolist() == [[3, 0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
     assert log_p[:2].isinf().sum(dim=1).tolist() == [2, 1]
 
@@ -765,17 +771,70 @@ def test_length_normalisation_by_hand():
     assert math.isclose(length_normalised(-3.0, 13, 0.6), -3.0 / 3**0.6)
 
 
-def test_hypotheses_expand_to_their_likeliest_continuations():
-    batch = [Hypothesis(-1.0, [1, 5], 7), Hypothesis(-2.0, [1, 6], 8)]
-    log_p, ids = [[-1.0, -2.0], [-0.5, -math.inf]], [[1, 2], [2, 0]]
-    expected = [
-        Hypothesis(-2.0, [1, 5, 1], 0),
-        Hypothesis(-2.5, [1, 6, 2], 1),
-        Hypothesis(-3.0, [1, 5, 2], 0),
-    ]
-    assert expand(batch, range(2), log_p, ids, 4) == expected
-    assert expand(batch, range(2), log_p, ids, 1) == expected[:1]
-    assert expand(batch, [1], log_p, ids, 4) == [expected[1]]
+def test_hypotheses_expand_to_their_best_continuations():
+    totals = torch.tensor([[-1.0, -2.0], [-1.0, -math.inf]])
+    log_p = torch.tensor([[[-1.0, -2.0], [-0.5, -math.inf]], [[-1.0, -1.0]] * 2])
+    ids = torch.tensor([[[1, 2], [2, 0]], [[5, 6], [7, 8]]])
+    best, parents, new = expand(totals, log_p, ids, 3)
+    assert best.tolist() == [[-2.0, -2.5, -3.0], [-2.0, -2.0, -math.inf]]
+    assert parents.tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert new.tolist() == [[1, 2, 2], [5, 6, 7]]
+    best, parents, _ = expand(totals, log_p, ids, 6)  # more than there are
+    assert best.isinf().sum(dim=1).tolist() == [3, 4]
+    assert parents.max() == 1
+
+
+def test_the_first_that_is_kept_fills_the_rest():
+    kept = torch.tensor([[False, True, False, True], [True] * 4, [False] * 4])
+    order = kept_first(kept)
+    assert order[:2].tolist() == [[1, 3, 1, 1], [0, 1, 2, 3]]
+    assert order[2].unique().numel() == 1
+
+
+class HostReads(TorchDispatchMode):
+    """Counts operations, and those of them that a GPU would have to be waited for."""
+
+    operations = reads = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        aten = torch.ops.aten
+        read = (
+            aten._local_scalar_dense.default,
+            aten.nonzero.default,
+            aten.equal.default,
+        )
+        self.operations += 1
+        self.reads += func in read
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.plain  # checked shapes would add operations
+@pytest.mark.parametrize("kind", [CachedDecoder, FastDecoder, UncachedDecoder, "text"])
+def test_a_step_of_many_beams_is_a_step_of_one(kind):
+    """Neither operations nor what is read of the device grow with the sources."""
+
+    def count(sources, length):
+        config = {"d_model": 8, "num_heads": 2, "d_ff": 8, "dropout": 0.0}
+        if kind == "text":
+            text = LanguageModelConfig(9, num_layers=1, max_length=40, **config)
+            decoder = PromptDecoder(LanguageModel(text).eval())
+        else:
+            decoder = kind(random_model(max_length=40).eval())
+            ends = torch.tensor(EOS)
+            decoder.model.output.register_forward_hook(
+                lambda _, __, logits: logits.index_fill(-1, ends, -1e9)
+            )
+            if kind is FastDecoder:
+                decoder.model.output._forward_hooks.clear()
+        with HostReads() as watch:
+            beam_search(decoder, torch.full((sources, 4), 5), length, 3)
+        return watch
+
+    few, many, longer = count(2, 8), count(64, 8), count(2, 16)
+    steps = longer.operations - few.operations
+    assert many.operations <= few.operations + steps / 4  # less than two steps more
+    assert many.reads <= few.reads + 1
+    assert (longer.reads - few.reads) / 8 <= 2.5  # a step: equals, and what is done
 
 
 def test_a_beam_refuses_a_hypothesis_without_probabilities():

@@ -149,15 +149,15 @@ class CachedState:
 
     `memory` holds those of each row's source. `past` holds those of the tokens so far,
     in stores with room for all that may come; `position` counts the positions filled.
-    `sources` is the number of each row's source.
+    Until the first reordering each source has a single row.
     """
 
     model: Transformer
     memory: list[KeysValues]
     source_mask: Bool[Tensor, "rows 1 1 source"]
     past: list[KeysValues]
-    sources: Int[Tensor, " rows"]
     position: int = 0
+    single: bool = True
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocabulary"]:
         """Append a token to each row; the logits of the next."""
@@ -176,9 +176,10 @@ class CachedState:
         for past in self.past:
             for store in past:
                 store[: len(rows), :, : self.position] = store[rows, :, : self.position]
-        sources = self.sources[rows]
-        if not sources.equal(self.sources):  # else each row has its memory already
-            self.sources, self.source_mask = sources, self.source_mask[rows]
+        # Sources keep their order and their number of rows: if as many rows are left,
+        # each has its memory already.
+        if self.single or len(rows) < len(self.source_mask):
+            self.single, self.source_mask = False, self.source_mask[rows]
             self.memory = [
                 KeysValues(keys[rows], values[rows]) for keys, values in self.memory
             ]
@@ -206,17 +207,16 @@ class CachedDecoder:
         require_cacheable(model)  # again: hooks may have come since
         encoded = model.encode(source_ids)
         mask = padding_mask(source_ids, model.config.pad_id)
-        sources = torch.arange(len(source_ids), device=encoded.device)
         memory, past = [], []
         for layer in decoder_layers(model):
             keys, values = layer.cross_attention.keys_values(encoded, encoded)
             memory.append(KeysValues(keys, values))
             # The first position's keys and values, for their shapes alone.
             first = layer.self_attention.keys_values(encoded[:1, :1], encoded[:1, :1])
-            rows = len(sources) * beam_size
+            rows = len(source_ids) * beam_size
             room = (x.new_empty(rows, x.size(1), max_length, x.size(3)) for x in first)
             past.append(KeysValues(*room))
-        return CachedState(model, memory, mask, past, sources)
+        return CachedState(model, memory, mask, past)
 
 
 @dataclass
