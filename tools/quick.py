@@ -1,6 +1,6 @@
-"""Run the tests that a change touches, its own first, for 45 seconds on two cores.
+"""Run the tests that a change touches, its own first, for 35 seconds on two cores.
 
-    python tools/quick.py [--seconds 45]
+    python tools/quick.py [--seconds 35]
 
 Changed is what differs from the branch's origin in main, committed or not; where there
 is no git, what is younger than the last quick run that passed. A test file is touched
@@ -155,7 +155,7 @@ def touched(root: Path, files: list[str]) -> dict[str, bool]:
 # The rest of this file is a plugin of pytest's, loaded by each of its two processes.
 
 SECONDS = "quick/seconds"  # of each test, when it ran last
-_TAKES = pytest.StashKey[float]()
+_TAKES, _END = pytest.StashKey[float](), pytest.StashKey[float]()
 _left: list[str] = []
 _took: dict[str, float] = {}
 
@@ -166,6 +166,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     """The change's own tests come first, then the quickest."""
     assert config.cache is not None
+    config.stash[_END] = time.monotonic() + float(os.environ["QUICK_SECONDS"])
     known = config.cache.get(SECONDS, {})
     own = os.environ["QUICK_OWN"].split()
     for item in items:
@@ -181,7 +182,7 @@ def pytest_collection_modifyitems(
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Leave out what would end too late, and what needs a browser that is not here."""
     needs_browser = "browser" in getattr(item, "fixturenames", ())
-    late = time.time() + item.stash[_TAKES] > float(os.environ["QUICK_END"])
+    late = time.monotonic() + item.stash[_TAKES] > item.config.stash[_END]
     if late or (needs_browser and not _has_browser()):
         _left.append(item.nodeid)
         return True
@@ -240,7 +241,7 @@ def pytest_terminal_summary(
 def main() -> int:
     """Choose, run, and say what was left out."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    ask.add_argument("--seconds", type=float, default=45)
+    ask.add_argument("--seconds", type=float, default=35)
     ask.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
     options = ask.parse_args()
     root = options.root.resolve()
@@ -255,7 +256,7 @@ def main() -> int:
     names = (name.removeprefix("tests/").removesuffix(".py") for name in tests)
     print(f"{len(tests)} test files:", *names, flush=True)
     environment = os.environ | {
-        "QUICK_END": str(time.time() + options.seconds),
+        "QUICK_SECONDS": str(options.seconds),
         "QUICK_OWN": " ".join(name for name, own in tests.items() if own),
         "PYTHONPATH": os.pathsep.join(
             [str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])]
