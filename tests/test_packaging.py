@@ -121,6 +121,12 @@ def test_every_folder_of_the_package_is_packed() -> None:
             assert name in packages, f"{name} is missing from pyproject's packages"
 
 
+def test_contributors_are_told_what_each_folder_of_the_package_is_for() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for init in (ROOT / "transformer").glob("*/__init__.py"):
+        assert f"`transformer/{init.parent.name}/`" in told, init.parent.name
+
+
 def test_constraints_name_everything_that_is_declared() -> None:
     wanted = declared(["train", "book", "dev"])
     for file in ("constraints.txt", "constraints-oldest.txt"):
