@@ -404,7 +404,9 @@ def length_ratio_of(examples: Iterable[Example]) -> float:
     It is never below 2.
     """
     ratios = (
-        (len(target) + 1 - _MORE) / len(source) for source, target in examples if source
+        (len(target) + 1 - _MORE) / len(source)
+        for source, target in examples
+        if len(source)  # an array of ids is neither true nor false
     )
     return max([_LENGTH_RATIO, *ratios])
 
