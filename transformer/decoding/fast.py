@@ -6,7 +6,7 @@ Made from book/workshop/fast-decoding.md: edit the chapter, not this file.
 import copy
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -194,7 +194,8 @@ class PackedModel:
             self.output = PackedLinear.pack(model.output)
             ends = model.encoder.norm, model.decoder.norm
             tables = model.source_embedding, model.target_embedding, model.position
-            rest = copy.deepcopy(nn.ModuleList((*tables, *ends))).eval()
+            copied = copy.deepcopy(nn.ModuleList((*tables, *ends))).eval()
+        rest: list[Any] = list(copied)
         self.source_embedding, self.target_embedding, self.position = rest[:3]
         self.encoder_norm, self.decoder_norm = rest[3:]
 
