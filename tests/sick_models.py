@@ -247,7 +247,7 @@ def foreign_bug(
 
 POST = "return self.norm(x + self.dropout(sublayer(x)))"
 PRE = "return x + self.dropout(sublayer(self.norm(x)))"
-RATE = "rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)"
+RATE = "rate = 10_000 ** (-column / d_model)"
 TABLE = "table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)"
 NORM = "x = self.residuals[0](x, lambda x: self.self_attention(x, x, x, mask))"
 
@@ -357,15 +357,15 @@ BUGS = [
     house_bug("memory lost", "x = self.position(self.target_embedding(target))", "x = self.position(self.target_embedding(target))\n        memory = torch.zeros_like(memory)", "source-ignored"),
     house_bug("no positions", "return self.dropout(x + self.table[start:end])", "return self.dropout(x)", "no-positions"),
     house_bug("positions over the batch", "return self.dropout(x + self.table[start:end])", "return self.dropout(x + self.table[: x.size(0)].unsqueeze(1))", "positions-along-batch"),
-    house_bug("column", RATE, "rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) * 2 / d_model)", "sinusoids"),
+    house_bug("column", RATE, "rate = 10_000 ** (-2 * column / d_model)", "sinusoids"),
     house_bug("base", RATE, RATE.replace("10_000", "1_000"), "sinusoids"),
-    house_bug("integer exponent", RATE, RATE.replace("dtype=torch.float64) /", "dtype=torch.float64) //").replace("(-torch", "-(torch"), "sinusoids"),
+    house_bug("integer exponent", RATE, "rate = 10_000 ** -(column // d_model)", "sinusoids"),
     house_bug("all sines", TABLE, TABLE.replace("angle.cos()", "angle.sin()"), "sinusoids"),
     house_bug("loss at start", "nn.init.normal_(self.table.weight, std=d_model**-0.5)\0self.output = nn.Linear(d_model, vocab_size)\n        pass\n", "pass\0self.output = nn.Linear(d_model, vocab_size)\n        self.output.weight = self.target_embedding.table.weight\n", "loss-at-start"),
     house_bug("log-softmax over time", "return self.output(self.decoder(x, memory, source_mask, target_mask))", "return self.output(self.decoder(x, memory, source_mask, target_mask)).log_softmax(1)", "softmax-over-time"),
     house_bug("probabilities", "return self.output(self.decoder(x, memory, source_mask, target_mask))", "return self.output(self.decoder(x, memory, source_mask, target_mask)).softmax(-1)", "output-probabilities", level="look"),
     house_bug("fixed dropout", "PositionalEncoding(d_model, dropout, 64)", "PositionalEncoding(d_model, 0.1, 64)", "dropout-fixed", level="look"),
-    house_bug("one head", "self.num_heads = num_heads", "self.num_heads = 1", "heads-unused"),
+    house_bug("one head", "self.num_heads = num_heads", "self.num_heads = 1", "heads-unused", level="look"),
     house_bug("padding row", "self.table = nn.Embedding(vocab_size, d_model)", "self.table = nn.Embedding(vocab_size, d_model, padding_idx=1)", "padding-row-wrong"),
     house_bug("plain tensor", 'self.register_buffer("table", sinusoids(max_length, d_model))', "self.table = sinusoids(max_length, d_model)", "tensor-not-registered", level="look"),
     foreign_bug("no triangle", "hide(tri * tkeep)", "hide(tkeep.expand(-1, T, -1))", "future-leak-no-mask"),

@@ -24,6 +24,11 @@ CAUSES = {
         "It runs at one length alone: a length is written into the code.",
         "06-positional",
     ),
+    "byte-mask": Cause(
+        "A mask of bytes: today's torch refuses it, and wants booleans. (What follows "
+        "was found with booleans in their place.)",
+        "08-masks",
+    ),
     "lengths-must-agree": Cause(
         "It runs only where source and target have the same length: cross-attention "
         "may be given the target's mask.",
@@ -263,7 +268,9 @@ CAUSES = {
         "The heads are joined without an output projection.", "05-multi-head", "look"
     ),
     "heads-unused": Cause(
-        "The number of heads changes nothing: {heads} were asked for.", "05-multi-head"
+        "The number of heads changes nothing: {heads} were asked for.",
+        "05-multi-head",
+        "look",
     ),
     # layers
     "residual-missing": Cause(
@@ -326,7 +333,9 @@ CAUSES = {
         "A whole layer is computed for nothing: no output depends on it.", "07-encoder"
     ),
     "layers-unused": Cause(
-        "The number of layers changes nothing: {layers} were asked for.", "07-encoder"
+        "The number of layers changes nothing: {layers} were asked for.",
+        "07-encoder",
+        "look",
     ),
     "parameter-unused": Cause("{name} is never used.", "07-encoder"),
     "gradient-cut": Cause(

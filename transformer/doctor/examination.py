@@ -106,6 +106,7 @@ class Examination:
         self.attentions: list[Attention] = []
         self.layers: list[str] = []
         self.style: str | None = None
+        self.plain: Finding | None = None
         self.form = "logits"
 
     # telling
@@ -147,11 +148,20 @@ class Examination:
     def runs(self) -> str | None:
         """Which lengths and batches run; the layout of inputs and outputs."""
         s = self.subject
+        self.plain = plain_tensors(s.make())  # before it leaves any of its own
         failed: Exception | None = None
         try:
             s.run(*s.inputs())
         except Exception as error:
             failed = error
+        if failed is not None and "boolean masks" in str(failed):
+            s.bytes_too = True
+            self.add("runs", [finding("byte-mask", one_line(failed))])
+            failed = None
+            try:
+                s.run(*s.inputs())
+            except Exception as error:
+                failed = error
         if (
             failed is not None
             and s.reads_source
@@ -322,7 +332,7 @@ class Examination:
         s = self.subject
         given = [ids.T for ids in self.inputs] if s.time_first else self.inputs
         model.train(train)
-        with torch.no_grad(), s.quiet(), Plain(s.still):
+        with torch.no_grad(), s.quiet(), Plain(s.still, s.bytes_too):
             raw = s.call(model, *given)
         model.eval()
         if s.time_first and not s.flat:
@@ -1004,8 +1014,8 @@ class Examination:
             found.append(f)
         if not self.explained("weights") and not found:
             found += weight_faults(s, self.inputs, self.layers)
-        if fault := plain_tensors(model):
-            found.append(fault)
+        if self.plain is not None:
+            found.append(self.plain)
         if fault := equal_starts(model):
             found.append(fault)
         bug = self.add("weights", found)

@@ -22,6 +22,7 @@ from typing import Any
 from torch import nn
 
 from transformer.doctor.subject import Refused
+from transformer.doctor.xray import warm_up
 
 __all__ = ["load", "Guess", "guess", "adapter_text", "read_adapter"]
 
@@ -98,34 +99,59 @@ def _stub(name: str) -> types.ModuleType:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a student's own modules, as definitions, and stubs what is missing."""
+    """Finds a student's own modules, as definitions, and stubs what is missing.
+
+    Only what the student's own files import is found or replaced.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.roots = [root, *root.parents[:2]]  # scripts are run from a folder above
+        self.wanted: set[str] = set()
         self.made: list[str] = []
         self.asking = False
 
+    def read(self, file: Path) -> Any:
+        """The code of a student's file, whose imports are then wanted."""
+        source = _source_of(file)
+        for node in ast.walk(ast.parse(source, str(file))):
+            if isinstance(node, ast.Import):
+                self.wanted |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                self.wanted.add(node.module.split(".")[0])
+        return _definitions(source, str(file))
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The student's file for a name; a stub where there is no module at all."""
-        if self.asking or name.split(".")[0] == "torch":
+        first = name.split(".")[0]
+        own = first in self.wanted or first in self.made
+        if self.asking or first == "torch" or not own:
             return None
-        parts = name.split(".")
-        base = self.root.joinpath(*parts)
-        for file in (base.with_suffix(".py"), base / "__init__.py"):
-            if file.exists():
-                package = file.name == "__init__.py"
-                self.made.append(name)
-                return importlib.util.spec_from_file_location(
-                    name,
-                    file,
-                    loader=_Own(name, str(file)),
-                    submodule_search_locations=[str(base)] if package else None,
-                )
-        if base.is_dir():
-            return None
+        folders = [root.joinpath(*name.split(".")) for root in self.roots]
+        for base in folders:
+            for file in (base.with_suffix(".py"), base / "__init__.py"):
+                if file.exists():
+                    package = file.name == "__init__.py"
+                    self.made.append(name)
+                    return importlib.util.spec_from_file_location(
+                        name,
+                        file,
+                        loader=_Own(name, str(file), self),
+                        submodule_search_locations=[str(base)] if package else None,
+                    )
         parent = sys.modules.get(name.rpartition(".")[0])
-        if parent is not None and type(parent).__name__ != "Stub":
-            return None  # a part of an installed package: Python says what is missing
+        stubbed = type(parent).__name__ == "Stub"
+        if self._is_installed(name, parent) or (parent is not None and not stubbed):
+            return None  # of a part of a package, Python says itself that it is missing
+        self.made.append(name)
+        if places := [str(base) for base in folders if base.is_dir()]:
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = places
+            return spec
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def _is_installed(self, name: str, parent: Any) -> bool:
+        if name in sys.stdlib_module_names:
+            return True
         self.asking = True
         try:
             found = importlib.util.find_spec(name) if parent is None else None
@@ -133,10 +159,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             found = None
         finally:
             self.asking = False
-        if found is not None or name in sys.stdlib_module_names:
-            return None
-        self.made.append(name)
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return found is not None and found.origin is not None
 
     def create_module(self, spec: Any) -> types.ModuleType:
         """A stub."""
@@ -149,9 +172,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class _Own(importlib.machinery.SourceFileLoader):
     """Loads a student's module: its definitions alone."""
 
+    def __init__(self, name: str, path: str, finder: _Finder) -> None:
+        super().__init__(name, path)
+        self.finder = finder
+
     def get_code(self, fullname: str) -> Any:
         """The code of the definitions; no cache is read or written."""
-        return _definitions(_source_of(Path(self.path)), self.path)
+        return self.finder.read(Path(self.path))
 
 
 def _source_of(file: Path) -> str:
@@ -196,6 +223,7 @@ def load(target: str) -> Iterator[tuple[dict[str, Any], str]]:
     while is_file and (root / "__init__.py").exists():
         module_name, root = f"{root.name}.{module_name}", root.parent
     finder = _Finder(root)
+    warm_up()  # before other imports are watched
     before = dict(sys.modules)
     if theirs := _called_as_ours(root, module_name):
         for one in theirs:
@@ -204,7 +232,7 @@ def load(target: str) -> Iterator[tuple[dict[str, Any], str]]:
     try:
         try:
             if is_file:
-                space = _read_file(file, module_name)
+                space = _read_file(file, module_name, finder)
             else:
                 space = vars(importlib.import_module(module_name))
         except SyntaxError as error:
@@ -238,15 +266,17 @@ def _called_as_ours(root: Path, module_name: str) -> list[str]:
     return [one for one in sys.modules if one.split(".")[0] == "transformer"]
 
 
-def _read_file(file: Path, module_name: str) -> dict[str, Any]:
+def _read_file(file: Path, module_name: str, finder: _Finder) -> dict[str, Any]:
     """The names that a file defines, under its own module's name."""
     module = types.ModuleType(module_name)
     module.__file__ = str(file)
     module.__package__ = module_name.rpartition(".")[0]
+    code = finder.read(file)
     if module.__package__:
+        finder.wanted.add(module_name.split(".")[0])
         importlib.import_module(module.__package__)
     sys.modules[module_name] = module
-    exec(_definitions(_source_of(file), str(file)), vars(module))
+    exec(code, vars(module))
     return vars(module)
 
 
@@ -261,7 +291,7 @@ _MEANINGS = [
     (r"vocab|voc_|n_?tokens?$|num_tokens|_words$|n_?token|dict_size|"
      r"^(src|trg|tgt|source|target|input|output|enc|dec|encoder|decoder)_?(size|dim)$",
      "vocab_size"),
-    (r"head_?(dim|size)|d_?head|d_k|d_v|dim_?head|d_?q", "d_head"),
+    (r"head_?(dim|size)|d_?head|^d_k$|^d_v$|dim_?head", "d_head"),
     (r"head|^h$", "num_heads"),
     (r"(n|num|enc\w*|dec\w*)_?(layers?|blocks?)|layers?$|^N$|^n$|depth|n_?stack|"
      r"blocks?$", "num_layers"),
@@ -388,7 +418,21 @@ def guess(space: dict[str, Any], name: str) -> Guess:
     )
     pad_id = 0 if pad or (config_name is not None and constant is None) else constant
     pad_id = pad_id if pad or constant is not None else None
-    return Guess(build, None, kind, pad_id, unknown, known, inputs)
+    call = _with_targets if _wants_targets(model) and len(inputs) == 1 else None
+    return Guess(build, call, kind, pad_id, unknown, known, inputs)
+
+
+def _wants_targets(model: Any) -> bool:
+    """Whether forward may be given targets: some models then give all the logits."""
+    forward = getattr(model, "forward", None)
+    names = inspect.signature(forward).parameters if forward else {}
+    return any(names[n].default is None for n in ("targets", "labels") if n in names)
+
+
+def _with_targets(model: Any, ids: Any) -> Any:
+    """The call of such a model."""
+    named = "targets" in inspect.signature(model.forward).parameters
+    return model(ids, **{"targets" if named else "labels": ids})
 
 
 _SIZES = (
@@ -495,21 +539,25 @@ def read_adapter(file: Path, space: dict[str, Any]) -> dict[str, Any]:
         raise Refused(f"there is no adapter {file}")
     names = dict(space)
     try:
-        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
+        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        exec(compile(tree, str(file), "exec"), names)
     except Exception as error:  # theirs
         said = (str(error).splitlines() or [""])[0]
         raise Refused(f"{file}: {type(error).__name__}: {said}") from None
-    wanted = [
-        "build",
-        "call",
-        "model",
-        "kind",
-        "pad_id",
-        "loss",
-        "schedule",
-        "greedy",
-        "beam",
-        "cached",
-        "window",
-    ]
-    return {n: names[n] for n in wanted if n in names and names[n] is not space.get(n)}
+    given = {name for node in tree.body for name in _names_of(node)}
+    return {name: names[name] for name in _ADAPTER if name in given}
+
+
+_ADAPTER = (
+    *("build", "call", "model", "kind", "pad_id", "window"),
+    *("loss", "schedule", "greedy", "beam", "cached"),
+)
+
+
+def _names_of(node: ast.stmt) -> list[str]:
+    """The names that a statement at top level gives a meaning to."""
+    if isinstance(node, _DEFINITIONS):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    parts = [part for target in targets for part in ast.walk(target)]
+    return [part.id for part in parts if isinstance(part, ast.Name)]

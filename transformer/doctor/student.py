@@ -43,16 +43,13 @@ def examine_file(
                 found = guess(space, name)
             except (TypeError, ValueError) as error:
                 raise Refused(f"{name}: {error}") from None
-            said = {
-                "build": found.build,
-                "kind": found.kind,
-                "pad_id": found.pad_id,
-            } | said
             if found.unknown and "call" not in said:
                 report = Report(name)
                 unknown = ", ".join(found.unknown)
                 report.untested["all"] = f"unknown: {unknown}; an adapter can say"
                 return report, found
+            guessed = {name: getattr(found, name) for name in ("build", "call", "kind")}
+            said = guessed | {"pad_id": found.pad_id} | said
         if kind is not None:
             said["kind"] = kind
         if pad_id is not None:

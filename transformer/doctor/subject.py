@@ -77,9 +77,9 @@ class Plain(TorchFunctionMode):
     It sees every call of torch, from wherever it comes, and ends with the examination.
     """
 
-    def __init__(self, still: bool) -> None:
+    def __init__(self, still: bool, bytes_too: bool = False) -> None:
         super().__init__()
-        self.still = still
+        self.still, self.bytes_too = still, bytes_too
         self.away = not torch.cuda.is_available()
 
     def __torch_function__(
@@ -92,6 +92,9 @@ class Plain(TorchFunctionMode):
                 return args[0]
             args = tuple("cpu" if _is_cuda(one) else one for one in args)
             kwargs = {n: "cpu" if _is_cuda(v) else v for n, v in kwargs.items()}
+        if self.bytes_too and name.rstrip("_") == "masked_fill":
+            args = tuple(_as_booleans(one) for one in args)
+            kwargs = {n: _as_booleans(v) for n, v in kwargs.items()}
         if not self.still:
             return func(*args, **kwargs)
         if name.rstrip("_") in ("dropout", "alpha_dropout", "feature_dropout"):
@@ -100,6 +103,12 @@ class Plain(TorchFunctionMode):
             args = args[:4] + (0.0,) * (len(args) > 4) + args[5:]
             kwargs.pop("dropout_p", None)
         return func(*args, **kwargs)
+
+
+def _as_booleans(value: Any) -> Any:
+    """A tensor of bytes as booleans; anything else as it is."""
+    is_bytes = isinstance(value, Tensor) and value.dtype == torch.uint8
+    return value.bool() if is_bytes else value
 
 
 def _is_cuda(value: Any) -> bool:
@@ -132,6 +141,7 @@ class Subject:
     shift: int = 0  # 1: an output never reads the token at its own place
     last_alone: bool = False
     still: bool = False  # dropout is taken out: it would not stop in evaluation
+    bytes_too: bool = False  # masks of bytes are made booleans
     out_size: int = 0
     source_length: int = _SOURCE
     lengths_agree: bool = False
@@ -169,7 +179,11 @@ class Subject:
         modes = {module: module.training for module in model.modules()}
         model.train(train)
         try:
-            with self.quiet(), torch.random.fork_rng(devices=[]), Plain(self.still):
+            with (
+                self.quiet(),
+                torch.random.fork_rng(devices=[]),
+                Plain(self.still, self.bytes_too),
+            ):
                 torch.manual_seed(0)
                 return self.call(model, *inputs)
         finally:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import transformer
 
-__all__ = ["Node", "Attention", "Xray", "xray"]
+__all__ = ["Node", "Attention", "Xray", "xray", "warm_up"]
 
 
 # Operations that hand their numbers on as they are, in another shape.
@@ -371,6 +371,12 @@ def dropped_masks(trace: Xray, attention: Attention) -> list[Node]:
     ]
 
 
+def warm_up() -> None:
+    """Let torch import what the first operation under a mode asks for: seconds."""
+    with Xray():
+        torch.empty(0).clone()
+
+
 def xray(
     run: Callable[[], Any],
     model: nn.Module | None,
@@ -403,8 +409,7 @@ def xray(
         after = module.register_forward_hook(leave(name), always_call=True)
         handles += [before, after]
     try:
-        with Xray():  # the first operation of a mode imports much: not in `run`'s time
-            torch.empty(0).clone()
+        warm_up()
         with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), trace:
             trace.output = run()
     finally:
