@@ -9,16 +9,6 @@ from typing import TextIO
 
 from transformer.text import multi30k
 
-__all__ = [
-    "MAX_LINE_LENGTH",
-    "is_terminal",
-    "print_error",
-    "printable",
-    "read_lines",
-    "require_complete_line",
-    "writing",
-]
-
 MAX_LINE_LENGTH = 100_000  # characters
 
 
@@ -62,11 +52,7 @@ def _batches(lines: list[str]) -> Iterator[list[str]]:
 
 
 def require_complete_line(line: str) -> None:
-    """Refuse a line whose end `read_lines` left out.
-
-    Raises:
-        ValueError: naming the most characters that a line may have.
-    """
+    """Refuse a line whose end `read_lines` left out."""
     if len(line) > MAX_LINE_LENGTH:
         raise ValueError(
             f"a line may have {MAX_LINE_LENGTH:,} characters, this one has more"
@@ -94,11 +80,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Make the folder of a file, and name the file if it cannot be written.
-
-    Raises:
-        ValueError: naming the file and the reason, such as a full disk.
-    """
+    """Make the folder of a file, and name the file if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

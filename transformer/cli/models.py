@@ -15,16 +15,6 @@ from transformer.text.multi30k import undo_moses_style
 from transformer.text.words import UnknownWordError
 from transformer.training.run_folder import load_run
 
-__all__ = [
-    "explain_error",
-    "load_generator",
-    "load_model",
-    "load_translator",
-    "report_cut",
-    "report_unknown",
-    "text_writer",
-]
-
 
 def load_model(
     weights: Path, device: str = "cpu", average: int = 0, first: type = Translator

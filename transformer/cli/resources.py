@@ -16,19 +16,6 @@ from transformer.cli.console import is_terminal
 from transformer.model import TransformerConfig
 from transformer.text.multi30k import fetch_multi30k, moses_style
 
-__all__ = [
-    "cache_folder",
-    "find_corpus",
-    "find_device",
-    "is_cache_folder",
-    "is_out_of_memory",
-    "looks_tokenised",
-    "memory_needed",
-    "require_file",
-    "require_memory",
-    "require_run_folder",
-]
-
 
 def find_device(name: str) -> str:
     """The device that "auto" stands for, or the one asked for, if it is there.
@@ -67,11 +54,7 @@ def memory_needed(config: TransformerConfig | LanguageModelConfig) -> int:
 def require_memory(
     config: TransformerConfig | LanguageModelConfig, device: str
 ) -> None:
-    """Refuse a model that cannot be trained here, before any memory is taken.
-
-    Raises:
-        ValueError: saying what it would need, and what there is.
-    """
+    """Refuse a model that cannot be trained here, before any memory is taken."""
     there, needed = _total_memory(device), memory_needed(config)
     if there is not None and needed > there:
         raise ValueError(
@@ -103,11 +86,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def require_file(path: Path) -> None:
-    """Refuse early what cannot be written as a file; its folder is made.
-
-    Raises:
-        ValueError: for a folder, or a file in a folder that cannot be written.
-    """
+    """Refuse early what cannot be written as a file; its folder is made."""
     if path.is_dir():
         raise ValueError(f"--out must name a file, got the folder {path}")
     try:
@@ -119,12 +98,7 @@ def require_file(path: Path) -> None:
 
 
 def require_run_folder(folder: Path) -> None:
-    """Refuse to keep a run where something else is.
-
-    Raises:
-        ValueError: for a file, a link that leads nowhere, or a folder with files but no
-            run in it.
-    """
+    """Refuse to keep a run where something else is."""
     if folder.is_symlink() and not folder.exists():
         raise ValueError(f"--out must name a folder, got a link to nothing: {folder}")
     if folder.exists() and not folder.is_dir():
