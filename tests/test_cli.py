@@ -660,6 +660,8 @@ def test_what_lies_at_out_is_named(capsys, own, tmp_path):
     (folder / "thesis").touch()
     code, _, errors = run(capsys, *training(own, folder))
     assert f"{folder} has no run in it and holds thesis" in errors
+    (folder / "thesis").rename(folder / ".DS_Store")  # of macOS, not of its user
+    assert run(capsys, *training(own, folder, "--epochs", "1"))[0] == 0
 
 
 @pytest.mark.parametrize(

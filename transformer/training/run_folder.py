@@ -178,7 +178,7 @@ _CHECKPOINT = re.compile(r"training-\d{8,}\.pt")
 _EPOCH = re.compile(r"epoch-\d{4,}\.safetensors")
 _SUBWORDS = "run.subwords.json"
 _BEFORE_RUN = re.compile(
-    r"run\.lock|run\.(subwords\.json|json|start\.safetensors)(\.\d+\.part)?"
+    r"\..*|run\.lock|run\.(subwords\.json|json|start\.safetensors)(\.\d+\.part)?"
 )
 
 
