@@ -105,7 +105,9 @@ def one_clear_line(errors: str) -> None:
 def test_a_sentence_is_answered_or_refused_in_one_line(text):
     code, output, errors = run("translate", "--", text)
     if code == 0:
-        assert errors == ""
+        if errors:  # the model repeats itself, to the limit
+            one_clear_line(errors)
+            assert "1 translation was cut" in errors
         assert output.count("\n") == 1
         assert output.rstrip("\n").isprintable()
     else:

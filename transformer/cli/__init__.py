@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = str(error) or "there is no more"
             return refuse(
                 f"out of memory: {reason}; less is needed with a lower "
-                "--micro-batch-tokens (train) or --beam-size"
+                "--micro-batch-tokens, with which train goes on, or --beam-size"
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun
             return refuse(f"another process may have ended: {error}")
