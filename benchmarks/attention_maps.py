@@ -28,17 +28,19 @@ from transformer import (  # noqa: E402
     TrainingConfig,
     Translator,
     ablate_heads,
-    all_heads,
     attention_maps,
-    exact_match,
     make_batch,
-    phrasebook_examples,
-    phrasebook_model,
-    phrasebook_tokenizers,
-    sample_pairs,
     train,
 )
+from transformer.maps import all_heads  # noqa: E402
+from transformer.phrasebook.grammar import (  # noqa: E402
+    phrasebook_examples,
+    phrasebook_tokenizers,
+    sample_pairs,
+)
 from transformer.text.words import PAD_ID  # noqa: E402
+from transformer.training.accuracy import exact_match  # noqa: E402
+from transformer.training.loop import phrasebook_model  # noqa: E402
 
 CHAPTER = ROOT / "book" / "14-attention-maps.md"
 RESULTS = ROOT / "benchmarks" / "results" / "attention_maps.json"

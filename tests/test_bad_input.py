@@ -22,9 +22,9 @@ from transformer import (
     greedy_search,
     scaled_dot_product_attention,
     sinusoids,
-    tokenize,
     train,
 )
+from transformer.text.words import tokenize
 
 pytestmark = pytest.mark.plain
 SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 12}

@@ -10,7 +10,6 @@ from strategies import models, token_ids, vocab_size
 from torch import nn
 
 from transformer import (
-    AttentionMaps,
     Head,
     LanguageModel,
     LanguageModelConfig,
@@ -19,15 +18,18 @@ from transformer import (
     Transformer,
     TransformerConfig,
     ablate_heads,
-    all_heads,
-    attention_layers,
     attention_maps,
     greedy_search,
 )
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import PARTS, exchange_parts
 from transformer.decoder import DecoderLayer
-from transformer.maps import self_attention_maps
+from transformer.maps import (
+    AttentionMaps,
+    all_heads,
+    attention_layers,
+    self_attention_maps,
+)
 
 PAD = 0
 

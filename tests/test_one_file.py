@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer import phrasebook_tokenizers
 from transformer.model import Transformer, TransformerConfig
+from transformer.phrasebook.grammar import phrasebook_tokenizers
 
 PROGRAM = Path(__file__).resolve().parent.parent / "book" / "transformer_in_one_file.py"
 SIZES = {"d_model": 24, "num_heads": 4, "d_ff": 20, "dropout": 0.0}

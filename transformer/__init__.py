@@ -20,42 +20,19 @@ from transformer.decoding.search import greedy_search, sample
 from transformer.decoding.translator import Translator
 from transformer.embedding import TokenEmbedding
 from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
-from transformer.maps import (
-    AttentionMaps,
-    Head,
-    ablate_heads,
-    all_heads,
-    attention_layers,
-    attention_maps,
-)
+from transformer.maps import Head, ablate_heads, attention_maps
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import KeysValues, MultiHeadAttention
-from transformer.phrasebook.grammar import (
-    phrasebook_examples,
-    phrasebook_tokenizers,
-    sample_pairs,
-)
 from transformer.positional import PositionalEncoding, sinusoids
 from transformer.pretrained.gpt2 import from_gpt2
 from transformer.pretrained.llama import from_llama
 from transformer.pretrained.torch import from_torch, to_torch
-from transformer.text.batches import Batch, batches_by_tokens, make_batch, pad
-from transformer.text.multi30k import fetch_multi30k, read_pairs
+from transformer.text.batches import make_batch, pad
 from transformer.text.subwords import SubwordTokenizer
-from transformer.text.words import (
-    Tokenizer,
-    UnknownWordError,
-    Vocabulary,
-    WordTokenizer,
-    detokenize,
-    tokenize,
-)
-from transformer.training.accuracy import exact_match
-from transformer.training.bleu import corpus_scores
-from transformer.training.chunked_loss import chunked_loss
+from transformer.text.words import Tokenizer, Vocabulary, WordTokenizer
 from transformer.training.config import TrainingConfig
-from transformer.training.loop import StepMetrics, phrasebook_model, train, train_step
+from transformer.training.loop import train
 from transformer.training.loss import label_smoothed_loss
 from transformer.training.precision import bf16_autocast
 from transformer.training.text_trainer import TextDataset, train_language_model
@@ -66,8 +43,6 @@ __version__ = "0.1.0"
 __all__ = [
     "GPT2",
     "PRESETS",
-    "AttentionMaps",
-    "Batch",
     "Decoder",
     "DecoderLayer",
     "Encoder",
@@ -84,7 +59,6 @@ __all__ = [
     "PositionalEncoding",
     "PromptDecoder",
     "Residual",
-    "StepMetrics",
     "SubwordTokenizer",
     "TextDataset",
     "TextGenerator",
@@ -95,23 +69,14 @@ __all__ = [
     "TransformerConfig",
     "TranslationDataset",
     "Translator",
-    "UnknownWordError",
     "Vocabulary",
     "WordTokenizer",
     "ablate_heads",
-    "all_heads",
-    "attention_layers",
     "attention_maps",
     "attention_weights",
-    "batches_by_tokens",
     "beam_search",
     "bf16_autocast",
     "causal_mask",
-    "chunked_loss",
-    "corpus_scores",
-    "detokenize",
-    "exact_match",
-    "fetch_multi30k",
     "from_gpt2",
     "from_llama",
     "from_torch",
@@ -121,18 +86,11 @@ __all__ = [
     "n_best",
     "pad",
     "padding_mask",
-    "phrasebook_examples",
-    "phrasebook_model",
-    "phrasebook_tokenizers",
-    "read_pairs",
     "sample",
-    "sample_pairs",
     "scaled_dot_product_attention",
     "sinusoids",
     "to_torch",
-    "tokenize",
     "train",
     "train_language_model",
-    "train_step",
     "train_translator",
 ]
