@@ -374,17 +374,6 @@ def test_a_text_without_a_next_token_has_no_loss(dataset):
         text_loss(model, dataset.train[:1])
 
 
-def test_a_model_that_cannot_be_decoded_is_refused_at_once(dataset):
-    model = language_model(90, SIZES)
-    model.encoder.layers[0].forward = lambda x, mask=None: x
-    for use in (
-        lambda: TextGenerator(model, dataset.tokenizer),
-        lambda: next(train_language_model(model, dataset, CONFIG)),
-    ):
-        with pytest.raises(ValueError, match="has forward of its own"):
-            use()
-
-
 def test_a_wrapped_model_is_unwrapped(dataset, tmp_path):
     model = language_model(90, SIZES)
     wrapped = nn.DataParallel(model)

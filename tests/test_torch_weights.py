@@ -86,15 +86,15 @@ def shaped(name: str, *shape: int) -> Callable[[dict[str, Tensor]], object]:
         ),
         (
             shaped("encoder.layers.0.norm1.weight", 6),
-            r"^size mismatch for encoder\.layers\.0\.\S+: .*\[24, 8\].*\[18, 6\]",
+            r"^size mismatch for encoder\.layers\.0\.\S+: .*\(24, 8\).*\(18, 6\)",
         ),
         (
             shaped("encoder.layers.1.self_attn.in_proj_weight", 25, 8),
-            r"in_proj_weight: .*\[25, 8\].*\[24, 8\]",
+            r"in_proj_weight: .*\(25, 8\).*\(24, 8\)",
         ),
         (
             shaped("decoder.layers.0.linear2.weight", 12, 8),
-            r"linear2\.weight: .*\[12, 8\].*\[8, 12\]",
+            r"linear2\.weight: .*\(12, 8\).*\(8, 12\)",
         ),
         (
             shaped("encoder.layers.0.norm1.weight"),
@@ -126,7 +126,7 @@ def test_other_classes_and_the_wrong_direction_are_refused() -> None:
         name = f"decoder.layers.0.cross_attention.{role}_proj.weight"
         with pytest.raises(ValueError, match=rf'^Missing .*: "{name}"$'):
             to_torch({n: weight for n, weight in ours.items() if n != name})
-    with pytest.raises(ValueError, match=r"key_proj\.bias: .*\[7\].*\[8\]"):
+    with pytest.raises(ValueError, match=r"key_proj\.bias: .*\(7,\).*\(8,\)"):
         to_torch(
             {**ours, "encoder.layers.0.self_attention.key_proj.bias": torch.ones(7)}
         )

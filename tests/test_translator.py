@@ -205,7 +205,7 @@ def test_the_limit_comes_from_the_data(subwords, tmp_path):
     longer.save(tmp_path / "m")
     assert Translator.load(tmp_path / "m").length_ratio == ratio
     with pytest.raises(ValueError, match=r"length_ratio must be .* got 0"):
-        Translator(model, subwords, subwords, ("fr", "en"), 0)
+        Translator(model, subwords, subwords, ("fr", "en"), 0.0)
     model.save(tmp_path / "bad", longer.metadata() | {"length_ratio": "much"})
     with pytest.raises(ValueError, match=r"/bad: .*'much'"):
         Translator.load(tmp_path / "bad")

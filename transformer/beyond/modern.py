@@ -185,7 +185,9 @@ class GroupedQueryAttention(nn.Module):
         queries = self._turn(self._split(self.query_proj(query)), None)
         keys = self._turn(self._split(self.key_proj(key)), None)
         shared = self.num_heads // keys.size(-3)  # by so many query heads
-        return attention_weights(queries, keys.repeat_interleave(shared, -3), mask)
+        exact = torch.promote_types(query.dtype, torch.float32)  # float16 may overflow
+        keys = keys.to(exact).repeat_interleave(shared, -3)
+        return attention_weights(queries.to(exact), keys, mask).to(query.dtype)
 
     def _split(
         self, x: Float[Tensor, "batch length columns"]

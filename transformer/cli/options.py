@@ -24,14 +24,16 @@ class _Path(click.ParamType):  # type: ignore[type-arg]
         return Path(value)
 
 
-def count(least: int = 1, most: int | None = None) -> click.IntRange:
+def count(least: int = 1, most: int | None = None) -> click.ParamType:
     """A whole number in a range; the help calls it COUNT."""
     kind = click.IntRange(least, most)
     kind.name = "count"
     return kind
 
 
-def number(least: float, most: float | None = None, **ends: bool) -> click.FloatRange:
+def number(
+    least: int | float, most: int | float | None = None, **ends: bool
+) -> click.ParamType:
     """A number in a range, whose ends may be open; the help calls it NUMBER."""
     kind = click.FloatRange(least, most, **ends)
     kind.name = "number"
