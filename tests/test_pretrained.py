@@ -185,7 +185,7 @@ LAYER = "model.layers.1"
         ({}, {"num_hidden_layers": 1}, ValueError, "model.layers.1.* is unknown"),
         ({}, {"num_hidden_layers": 10**9}, ValueError, "1000000000 layers"),
         ({}, {"rms_norm_eps": None}, ValueError, "the config has no rms_norm_eps"),
-        ({}, {"rms_norm_eps": "x"}, ValueError, "norm_eps must be a finite number"),
+        ({}, {"rms_norm_eps": "x"}, TypeError, "norm_eps must be a finite number"),
         ({}, {"model_type": None}, ValueError, "model_type is None, expected 'llama'"),
         (
             {},

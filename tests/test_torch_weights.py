@@ -137,7 +137,7 @@ def test_a_module_is_not_its_state() -> None:
     for module, way in ((torch_model(), from_torch), (nn.Linear(2, 2), to_torch)):
         kind = type(module).__name__
         message = f"^a state_dict is needed, got an? {kind}: give its state_dict\\(\\)$"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(TypeError, match=message):
             way(module)
 
 
