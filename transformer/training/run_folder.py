@@ -502,6 +502,8 @@ def learn_subwords(
             found = _read_json(path)
             if found["key"] == key:
                 return SubwordTokenizer.from_json(found["tokenizer"])
+            if (path.parent / "run.json").is_file():
+                path = None  # that run's, which may refuse what is learned here
     report(f"learning subwords from {len(sentences):,} sentences")
     tokenizer = SubwordTokenizer.train(sentences, vocab_size, text)
     if path is not None:
