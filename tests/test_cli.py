@@ -632,7 +632,9 @@ def test_own_sentences_need_no_home_folder(capsys, monkeypatch, own, tmp_path):
     code, _, errors = run(capsys, *training(own, out, "--epochs", "1"))
     assert code == 0, errors
     assert run(capsys, "evaluate", out)[0] == 0
-    code, _, errors = run(capsys, "train", "--out", tmp_path / "other")
+    code, _, errors = run(
+        capsys, "train", "--preset", "tiny", "--out", tmp_path / "other"
+    )
     assert (code, errors.count("\n")) == (2, 1)
     assert "there is no home folder to keep Multi30k in: give --data" in errors
 

@@ -98,6 +98,25 @@ def test_a_run_goes_on_from_its_folder_alone(data, whole, capsys, tmp_path):
     assert "has a run of --task translation, not of --task lm" in errors
 
 
+def test_a_folder_without_a_run_is_not_gone_on_with(capsys, tmp_path):
+    """A mistyped folder begins no training of Multi30k."""
+    out = tmp_path / "mistyped"
+    code, _, errors = run(capsys, "train", "--out", out, "--device", "cpu")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert f"{out} has no run to go on with: give --data" in errors
+    assert not out.exists()
+
+
+def test_a_refused_vocabulary_leaves_the_runs_own(data, whole, capsys, tmp_path):
+    """Subwords that belong to a run are not replaced before another is accepted."""
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    kept = (out / "run.subwords.json").read_bytes()
+    code, _, errors = run(capsys, "train", "--out", out, "--vocab-size", "90")
+    assert code == 2, errors
+    assert (out / "run.subwords.json").read_bytes() == kept
+
+
 def test_memory_that_ran_out_can_be_helped(data, whole, capsys, tmp_path):
     """The advice is to go on with smaller micro batches."""
     out = tmp_path / "run"

@@ -131,9 +131,9 @@ def train(
 
     Sentence pairs are files in one folder, line n of one belonging to line n of the
     other: train.en, train.de, val.en, val.de and perhaps test.en, test.de, packed (.gz)
-    or not. Without --data they are Multi30k's, in the folder that the variable MULTI30K
-    names, or fetched once. Of each text for --task lm, about the last tenth is for
-    validation.
+    or not. With --preset and no --data they are Multi30k's, in the folder that the
+    variable MULTI30K names, or fetched once. Of each text for --task lm, about the last
+    tenth is for validation.
 
     The run's folder keeps its choices (run.json), a line of metrics a step
     (metrics.jsonl), two checkpoints, the last epochs' weights and the best ones
@@ -144,6 +144,12 @@ def train(
     if is_first_process():
         require_run_folder(out)
     run = read_run(out) if (out / "run.json").is_file() else None
+    if run is None and not any(
+        is_given(context, name) for name in context.params if name not in ANY_RUN
+    ):
+        raise ValueError(
+            f"{out} has no run to go on with: give --data, or --preset for Multi30k"
+        )
     if run is not None:
         recorded = recorded_options(run)
         if options["task"] not in (None, recorded["task"]):
@@ -424,6 +430,8 @@ def starting_model(
     return load_model(kept) if kept.is_file() else None
 
 
+# What does not say which run to begin.
+ANY_RUN = ("out", "device")
 # What a run says of itself that no preset says.
 BESIDES_PRESET = ("task", "data", "source", "target", "text", "precision")
 
