@@ -63,9 +63,10 @@ class Translator:
 
     The tokenizers may be one and the same. `languages` are the codes of source and
     target, such as fr and en: names, which change no translation. A translation has at
-    most `length_ratio` tokens for each token of its source, and ten more; `max_length`
-    of `translate` sets another limit. The model stays in the mode it is in. It may be
-    trained between calls: each call packs its weights.
+    most `length_ratio` tokens for each token of its source, which are counted in full
+    eights, and ten more; `max_length` of `translate` sets another limit. The model
+    stays in the mode it is in. It may be trained between calls: each call packs its
+    weights.
 
     Raises:
         ValueError: when a tokenizer has another size than the model's table or other
@@ -170,6 +171,7 @@ class Translator:
         """The token ids of a source sentence; a blank one has none.
 
         Raises:
+            TypeError: for a sentence that is no text.
             ValueError: when it is longer than the model's positions, and for what the
                 tokenizer refuses, such as an unknown word.
         """
@@ -233,9 +235,10 @@ class Translator:
         not know; without these, a warning counts the sentences.
 
         Raises:
-            ValueError: for a sentence that is no text, is too long or has an unknown
-                word, naming its number among several, for a `batch_size` below 1, and
-                for what `beam_search` refuses of the other numbers.
+            TypeError: for a sentence that is no text.
+            ValueError: for one that is too long or has an unknown word, naming its
+                number among several, for a `batch_size` below 1, and for what
+                `beam_search` refuses of the other numbers.
         """
         self._require_options(beam_size, length_penalty, batch_size, max_length)
         sources = self._encode_all(sentences, on_error, on_unknown)
