@@ -446,7 +446,7 @@ FOUND = [
     (
         "why separate query and key",
         "03-queries-keys-values",
-        "every-word-has-a-query-a-key-and-a-value",
+        "all-words-at-once",
     ),
     ("how many parameters base model", "10-model", "every-parameter-counted"),
     ("quadratic complexity", "01-why-attention", "what-attention-does-not-give"),
@@ -491,14 +491,12 @@ def test_search_finds_what_readers_type_and_its_section(home: str, page: Page) -
 
 
 def test_a_result_leads_to_its_section_and_opens_it(home: str, page: Page) -> None:
-    page.goto(f"{home}/search.html?q=fewer random bits")
-    result = page.locator(
-        "#search-results a[href$='#deeper-dropout-with-fewer-random-bits']"
-    )
+    page.goto(f"{home}/search.html?q=how long a step may be")
+    result = page.locator("#search-results a[href$='#deeper-how-long-a-step-may-be']")
     result.wait_for(timeout=20_000)
-    assert result.inner_text().endswith("› Deeper: dropout with fewer random bits")
+    assert result.inner_text().endswith("› Deeper: how long a step may be")
     result.click()
-    section = page.locator("#deeper-dropout-with-fewer-random-bits")
+    section = page.locator("#deeper-how-long-a-step-may-be")
     section.locator("details[open] p").first.wait_for()
     page.wait_for_function("scrollY > 500")
     assert -5 < section.bounding_box()["y"] < 200
