@@ -232,11 +232,14 @@ def index_prose(app: Sphinx) -> None:
     app.builder.index_page = lean  # type: ignore[attr-defined]
 
 
+PLAIN = (Token.Name, Token.Operator, Token.Punctuation, Token.Text.Whitespace)
+
+
 class LeanFormatter(HtmlFormatter[str]):
     """Code without marks for what looks like its surroundings: half a page's weight."""
 
     def _get_css_classes(self, ttype: Any) -> str:
-        if ttype in (Token.Name, Token.Punctuation, Token.Text.Whitespace):
+        if ttype in PLAIN:
             return ""
         return str(super()._get_css_classes(ttype))
 
