@@ -1,6 +1,6 @@
 """One examination: gates, then properties, then the names of what failed.
 
-Made from book/workshop/museum.md: edit the chapter, not this file.
+Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 import time

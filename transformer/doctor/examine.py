@@ -1,6 +1,6 @@
 """Is this Transformer right? All checks, on a model of anybody's.
 
-Made from book/workshop/museum.md: edit the chapter, not this file.
+Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Other people's files: their definitions, and a guess of how to build and call.
 
-Made from book/workshop/museum.md: edit the chapter, not this file.
+Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """One attention, or one positional encoding, examined by itself.
 
-Made from book/workshop/museum.md: edit the chapter, not this file.
+Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """A student's file, examined: loaded, its sizes guessed or read from an adapter.
 
-Made from book/workshop/museum.md: edit the chapter, not this file.
+Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 from pathlib import Path
