@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--doctor-adapter", metavar="FILE", help="how to build and call it")
 
 
-def items(session: pytest.Session) -> Iterator[DoctorItem]:
+def doctor_items(session: pytest.Session) -> Iterator[DoctorItem]:
     """One item for each check."""
     from transformer.doctor.examination import CHECKS
 
@@ -64,4 +64,4 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Add the checks to the tests that were collected."""
     if config.getoption("--doctor"):
-        items.extend(globals()["items"](session))
+        items.extend(doctor_items(session))
