@@ -24,7 +24,7 @@ class _Path(click.ParamType):  # type: ignore[type-arg]
         return Path(value)
 
 
-def count(least: int = 1, most: int | None = None) -> click.IntRange:
+def count(least: int = 1, most: int | None = None) -> "click.ParamType[Any]":
     """A whole number in a range; the help calls it COUNT."""
     kind = click.IntRange(least, most)
     kind.name = "count"
@@ -33,7 +33,7 @@ def count(least: int = 1, most: int | None = None) -> click.IntRange:
 
 def number(
     least: int | float, most: int | float | None = None, **ends: bool
-) -> click.FloatRange:
+) -> "click.ParamType[Any]":
     """A number in a range, whose ends may be open; the help calls it NUMBER."""
     kind = click.FloatRange(least, most, **ends)
     kind.name = "number"
