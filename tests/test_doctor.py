@@ -571,6 +571,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
         examine()
 
 
+@pytest.mark.plain  # the shape checker draws from random itself
 def test_a_given_model_is_left_as_it_was() -> None:
     model = LittleGPT(16, 2, 2, 48, 0.1, 23)
     model.train()
