@@ -93,7 +93,7 @@ first_loss = dict.fromkeys(first_loss, first_loss["1/d_model"])
 # null: scores of zero
 first_loss["1/d_model"] = uniform
 
-# %% claim: In a tied table every row gets a gradient, also a word's
+# %% claim: In a tied table every row gets a gradient, even that of
 # null: a table for each
 F.cross_entropy = lambda scores, labels, loss=F.cross_entropy: loss(h @ start.T, labels)
 
