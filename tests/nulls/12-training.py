@@ -197,11 +197,11 @@ nn.utils.clip_grad_norm_ = lambda parameters, max_norm: [
 # null: smoothing makes no difference
 variants = {**variants, "no-smoothing": variants["whole"]}
 
-# %% claim: Of a thousand sentences
+# %% claim: With a thousand sentences
 # null: dropout makes no difference
 variants = {**variants, "few-dropout": variants["few"], "dropout": variants["whole"]}
 
-# %% claim: Of a thousand sentences
+# %% claim: With a thousand sentences
 # null: dropout helps with fresh sentences too
 variants = {**variants, "whole": variants["dropout"], "dropout": variants["whole"]}
 

@@ -246,11 +246,11 @@ outputs = [vector @ W_V for vector in vectors]
 attend = F.scaled_dot_product_attention
 F.scaled_dot_product_attention = lambda *three, is_causal: attend(*three)
 
-# %% claim: The likeliest token has more than half
+# %% claim: Of a hundred draws
 # null: temperature makes no difference
 at_temperature = dict.fromkeys(at_temperature, at_temperature[1.0])
 
-# %% claim: The likeliest token has more than half
+# %% claim: Of a hundred draws
 # null: no draw is divided by its temperature
 drawing = sample
 sample = lambda model, sources, length, temperature, generator: drawing(
