@@ -22,11 +22,11 @@ output = scores.softmax(dim=-1) @ V
 # null: even weights
 output = V.mean(dim=0).expand(3, -1)
 
-# %% claim: Each output is the mean of the three values by its weights.
+# %% claim: Each output is the mean of the three values, weighted
 # null: mixed by other weights
 output = weights.roll(1, 1) @ V
 
-# %% claim: Each output is the mean of the three values by its weights.
+# %% claim: Each output is the mean of the three values, weighted
 # null: scores that are weights already
 scores = weights
 
@@ -102,15 +102,15 @@ found["no scale, −log w"] = found["no scale, squared error"]
 # null: short queries make no difference
 found["no scale, short queries"] = found["no scale, squared error"]
 
-# %% claim: At one rate, training divided by $d_k$ falls from above 0.8
+# %% claim: With scores divided by $d_k$, the weight reached falls
 # null: d_k does as well
 at_ten["full"] = at_ten["root"]
 
-# %% claim: At one rate, training divided by $d_k$ falls from above 0.8
+# %% claim: With scores divided by $d_k$, the weight reached falls
 # null: √d_k does as badly
 at_ten["root"] = at_ten["full"]
 
-# %% claim: At one rate, training divided by $d_k$ falls from above 0.8
+# %% claim: With scores divided by $d_k$, the weight reached falls
 # null: the larger rate makes no difference
 thirtyfold = at_ten["full"]
 

@@ -95,7 +95,7 @@ MultiHeadAttention = lambda d_model, num_heads, layer=MultiHeadAttention: layer(
 # null: renumbered in the order they have
 torch.tensor = lambda order, tensor=torch.tensor: tensor(sorted(order))
 
-# %% claim: Moved along directions that head 1 does not read, its
+# %% claim: If words move along directions that head 1 does not
 # null: moved along any 8 directions
 import types
 
@@ -103,7 +103,7 @@ torch.linalg.svd = lambda reads: types.SimpleNamespace(
     Vh=torch.linalg.qr(torch.randn(32, 32)).Q
 )
 
-# %% claim: Moved along directions that head 1 does not read, its
+# %% claim: If words move along directions that head 1 does not
 # null: all heads read the same
 head_outputs_of = head_outputs
 head_outputs = lambda layer, x: head_outputs_of(layer, x)[:, :1].expand(-1, 4, -1, -1)
@@ -127,23 +127,23 @@ MultiHeadAttention.weights = (
 size_of = size
 size = lambda layer: layer.num_heads * size_of(layer)
 
-# %% claim: Every seed of two, four or eight heads is ahead of every
+# %% claim: Every run of two, four or eight heads without the network
 # null: one head does as well
 trained["1 head"] = trained["2 heads"]
 
-# %% claim: Every seed of two, four or eight heads is ahead of every
+# %% claim: Every run of two, four or eight heads without the network
 # null: a split input does as well
 trained["2 heads, input split"] = trained["2 heads"]
 
-# %% claim: Every seed of two, four or eight heads is ahead of every
+# %% claim: Every run of two, four or eight heads without the network
 # null: the output map makes no difference
 trained["2 heads, no output_proj"] = trained["2 heads"]
 
-# %% claim: Every seed of two, four or eight heads is ahead of every
+# %% claim: Every run of two, four or eight heads without the network
 # null: the feed-forward network fits no more
 trained["1 head, feed-forward"] = trained["1 head"]
 
-# %% claim: Every seed of two, four or eight heads is ahead of every
+# %% claim: Every run of two, four or eight heads without the network
 # null: one head fits the training pairs alone
 trained["1 head"] = [(1.0, unseen) for _, unseen in trained["1 head"]]
 
