@@ -13,9 +13,7 @@ from test_search import random_model
 from torch import nn
 
 from transformer.beyond.gpt2 import GPT2
-from transformer.beyond.language_model import (
-    LanguageModelConfig,
-)
+from transformer.beyond.language_model import LanguageModelConfig
 from transformer.beyond.modern import RotaryEmbedding, exchange_parts
 from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search
@@ -224,19 +222,6 @@ def test_evaluated_inside_a_wrapper_too_a_model_keeps_its_mode() -> None:
         assert not any(module.training for module in model.modules())
     assert model.training
     assert not model.encoder.training
-
-
-def test_another_models_graph_outlives_an_optimisers_step() -> None:
-    """What had no gradient was not changed, with a fast decoder about or without."""
-    FastDecoder(small())
-    one, other = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), nn.Linear(3, 3)
-    x = torch.randn(2, 3)
-    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1)
-    first, second = one(x).sum(), other(x).sum()
-    second.backward()
-    optimizer.step()
-    first.backward()
-    assert one[0].weight.grad is not None
 
 
 def test_self_attention_may_have_other_heads_than_cross_attention() -> None:
