@@ -1089,6 +1089,9 @@ def test_a_file_is_read_once_for_its_page(tmp_path: Path, monkeypatch) -> None:
     text = page(tmp_path, ["Jane vend sa voiture"])
     assert read == [tmp_path]
     assert "Jane vend sa voiture" in text
+    out = tmp_path / "page.html"
+    assert main(["explore", "--weights", str(tmp_path), "--out", str(out)]) == 0
+    assert read == [tmp_path] * 2
 
 
 def test_a_tokenizer_that_is_not_the_books_is_refused() -> None:

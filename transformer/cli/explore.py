@@ -6,15 +6,10 @@ import click
 
 from transformer.cli.console import printable, writing
 from transformer.cli.models import load_translator
-from transformer.cli.options import (
-    FILE,
-    WEIGHTS,
-    Command,
-    option,
-)
+from transformer.cli.options import FILE, WEIGHTS, Command, option
 from transformer.cli.resources import require_file
-from transformer.decoding.translator import Translator
 from transformer.live import LiveModel
+from transformer.live.model import known_sentences
 
 __all__ = ["explore"]
 
@@ -30,8 +25,8 @@ def explore(weights: Path | None, out: Path) -> None:
     translations. Of a run, the page offers up to 60 validation sentences as examples.
     """
     require_file(out)
-    load_translator(weights)  # refuses a language model
-    live = LiveModel(Translator.phrasebook() if weights is None else weights)
+    translator = load_translator(weights)
+    live = LiveModel(translator, known_sentences(translator, weights or translator))
     with writing(out):
         live.save(out)
     size = out.stat().st_size / 1e6
