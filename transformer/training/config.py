@@ -121,15 +121,13 @@ class TrainingConfig:
                 object.__setattr__(self, name, float(value))
         for name in ("learning_rate", "max_grad_norm"):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
             paper = name == "learning_rate" and value is None
-            if not paper and not (number and value > 0):
+            if not paper and not (is_number(value) and value > 0):
                 raise ValueError(f"{name} must be a number above 0, got {value!r}")
         if self.learning_rate == math.inf:
             raise ValueError("learning_rate must be finite, got inf")
         share = self.cooldown
-        number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not number or not 0 <= share <= 1:
+        if not is_number(share) or not 0 <= share <= 1:
             raise ValueError(f"cooldown must lie in [0, 1], got {share!r}")
         if type(self.seed) is not int:
             raise ValueError(f"seed must be a whole number, got {self.seed!r}")
