@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_search import ALiBi, Deaf, HostReads
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bookkit.texts import alice
@@ -753,13 +753,6 @@ def test_the_stored_run_on_a_small_text() -> None:
     assert found["largest_difference"] < 1e-5
 
 
-class Deaf(MultiHeadAttention):
-    """Its `attend` takes no positions, as before there were any to take."""
-
-    def attend(self, query, keys_values, mask=None):
-        return super().attend(query, keys_values, mask)
-
-
 class Rolled(nn.Identity):
     """An identity by name alone."""
 
@@ -795,21 +788,6 @@ def test_where_positions_cannot_be_told_there_is_no_cache(change, said) -> None:
         assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
 
 
-class ALiBi(MultiHeadAttention):
-    """Scores fall with the distance (Press et al. 2022): the recipe of a user."""
-
-    def attend(self, query, keys_values, mask=None, positions=None):
-        queries, (keys, values) = self._split(self.query_proj(query)), keys_values
-        if positions is None:
-            positions = torch.arange(query.size(1))[None]
-        distance = positions[..., None] - torch.arange(keys.size(2))
-        slopes = 2.0 ** -torch.arange(1, self.num_heads + 1)
-        scores = queries @ keys.mT / keys.size(-1) ** 0.5
-        scores = scores - slopes[:, None, None] * distance[:, None]
-        weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
-        return self.output_proj((weights @ values).transpose(1, 2).flatten(2))
-
-
 @pytest.mark.plain
 def test_an_alibi_language_model_trains_and_generates_with_a_cache() -> None:
     torch.manual_seed(0)
@@ -835,16 +813,6 @@ def test_an_alibi_language_model_trains_and_generates_with_a_cache() -> None:
                 torch.testing.assert_close(found[:13], whole, atol=1e-5, rtol=1e-5)
 
 
-class HostReads(TorchDispatchMode):
-    """Counts what a GPU would have to be waited for: a number read on the host."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.plain
 @pytest.mark.parametrize("kind", [LanguageModel, GPT2, Llama])
 def test_host_reads_do_not_grow_with_layers_and_tokens(kind) -> None:
@@ -859,7 +827,7 @@ def test_host_reads_do_not_grow_with_layers_and_tokens(kind) -> None:
             state.reorder(torch.arange(len(prompts)))
             for _ in range(steps):
                 state.step(tokens)
-        return mode.count
+        return mode.reads
 
     same, ragged = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, 2], [3, 9]])
     assert reads(12, 10, same) == reads(1, 1, same) <= 4
