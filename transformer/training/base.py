@@ -6,6 +6,7 @@ Made from book/workshop/real-training.md: edit the chapter, not this file.
 import abc
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Generator
@@ -91,9 +92,13 @@ class Trainer(abc.ABC):
     def _is_first(self) -> bool:
         return self.state.process_group.rank == 0
 
+    @functools.cached_property
+    def _steps_per_epoch(self) -> int:
+        return len(self.batches(1))
+
     @property
     def _total_steps(self) -> int:
-        return self.state.config.epochs * len(self.batches(1))
+        return self.state.config.epochs * self._steps_per_epoch
 
     def _begin(self, stack: contextlib.ExitStack) -> tuple[int, float]:
         """Open the folder, load the newest checkpoint; its step and seconds."""
@@ -147,8 +152,7 @@ class Trainer(abc.ABC):
     def _train(self, done: int, seconds: float) -> Generator[StepMetrics, None, bool]:
         """The steps after those that are done; whether the run came to its end."""
         state, config = self.state, self.state.config
-        per_epoch = len(self.batches(1))
-        total_steps = self._total_steps
+        per_epoch, total_steps = self._steps_per_epoch, self._total_steps
         started = time.perf_counter() - seconds
         for epoch in range(done // per_epoch + 1, config.epochs + 1):
             if epoch > state.best_epoch + config.patience:
