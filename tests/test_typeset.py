@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "book" / "_ext"))
+from pages import mend
 from typeset import FormulaError, mathml
 
 MINUS = "−"
@@ -81,3 +82,14 @@ def test_words_may_hold_a_formula_and_are_no_markup() -> None:
 def test_what_cannot_be_typeset_is_refused(tex: str, message: str) -> None:
     with pytest.raises(FormulaError, match=message):
         mathml(tex)
+
+
+def test_no_line_breaks_between_a_formula_and_its_comma() -> None:
+    formula = "<math><mi>x</mi></math>"
+    context = {"body": f"<p>({formula}), then {formula}; last {formula}</p>"}
+    mend(None, "", "", context, None)
+    kept = '<span class="kept">{}</span>'
+    assert context["body"] == (
+        f"<p>{kept.format(f'({formula}),')} then {kept.format(f'{formula};')}"
+        f" last {formula}</p>"
+    )

@@ -24,6 +24,8 @@ from sphinx.util.docutils import SphinxRole
 
 logger = logging.getLogger(__name__)
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])")
+FORMULA = r"<math>(?:(?!</math>).)*</math>"
+BESIDE = re.compile(rf"[(\[“]+{FORMULA}[)\]”.,;:?!]*|{FORMULA}[)\]”.,;:?!]+")
 
 
 @cache
@@ -173,6 +175,7 @@ def mend(
     Docutils gives bibliographies a role that ARIA has withdrawn; Sphinx breaks a long
     signature with a definition list that has no terms, inside another list's term;
     and a table's blank corner is no header. Marks that style nothing weigh something.
+    A line does not break between a formula and the comma after it.
     """
     body = context.get("body", "")
     body = body.replace(' role="doc-biblioentry"', "")
@@ -180,6 +183,7 @@ def mend(
     body = re.sub(r'<th class="head[^"]*">(<p>)?(</p>)?</th>', "<td></td>", body)
     for _ in range(2):  # one inside another
         body = re.sub(r'<span class="(?:pre|[wnp])">([^<]*)</span>', r"\1", body)
+    body = BESIDE.sub(r'<span class="kept">\g<0></span>', body)
     context["body"] = re.sub(
         r'<dl>\s*(<dd><em class="sig-param.*?)</dl>',
         lambda lines: f"<span>{lines[1]}</span>".replace(
