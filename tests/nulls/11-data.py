@@ -1,12 +1,12 @@
-# %% claim: The plain expression makes
+# %% claim: `tokenize` reads all
 # null: no normal form, the plain expression in its place
 tokenize = split_words
 
-# %% claim: The plain expression makes
+# %% claim: `tokenize` reads all
 # null: the plain expression reads every spelling alike
 split_words = tokenize
 
-# %% claim: `Vocabulary` numbers words
+# %% claim: None of the three special
 # null: ids from 0, no special tokens
 
 
@@ -15,7 +15,7 @@ class Vocabulary(Vocabulary):
         return [index - len(SPECIAL_SYMBOLS) for index in super().encode(words)]
 
 
-# %% claim: `Vocabulary` numbers words
+# %% claim: None of the three special
 # null: special tokens are words like others
 
 
@@ -25,64 +25,64 @@ class Vocabulary(Vocabulary):
         return [known[w] if w in known else encode(self, [w])[0] for w in words]
 
 
-# %% claim: Each label but those
+# %% claim: Up to the last column
 # null: labels not shifted
 batch = batch._replace(labels=batch.decoder_input)
 
-# %% claim: Each label but those
+# %% claim: Up to the last column
 # null: the decoder reads nothing but <bos>
 nothing = batch.decoder_input.clone()
 nothing[:, 1:] = PAD_ID
 batch = batch._replace(decoder_input=nothing)
 
-# %% claim: Each label but those
+# %% claim: Up to the last column
 # null: shifted by two
 both = pad([[BOS_ID, *english_ids, EOS_ID] for _, english_ids in examples])
 batch = Batch(batch.source, both[:, :-2], both[:, 2:])
 
-# %% claim: Each label but those
+# %% claim: Up to the last column
 # null: no <eos>
 both = pad([[BOS_ID, *english_ids] for _, english_ids in examples])
 batch = Batch(batch.source, both[:, :-1], both[:, 1:])
 
-# %% claim: One in six combinations
+# %% claim: One in six pairs
 # null: a random split for both sets
 training, test = random_training, random_test
 
-# %% claim: One in six combinations
+# %% claim: One in six pairs
 # null: the test set drawn from all sentences
 test = sample_pairs(1000, seed=2, held_out=None)
 
-# %% claim: One in six combinations
+# %% claim: One in six pairs
 # null: nothing is held out
 HELD_OUT = frozenset()
 
-# %% claim: In both splits every test sentence
+# %% claim: With combinations held out, no
 # null: a second random split in place of the held-out one
 leaks["held out"] = leaks["random"]
 
-# %% claim: In both splits every test sentence
+# %% claim: With combinations held out, no
 # null: the held-out split in place of the random one
 leaks["random"] = leaks["held out"]
 
-# %% claim: At 300 and at 1,000 sentences
+# %% claim: With 300 or 1,000 sentences
 # null: nothing is gained by having seen the combinations
 allowed = honest
 
-# %% claim: At 300 and at 1,000 sentences
+# %% claim: With 300 or 1,000 sentences
 # null: the random split reports what held-out combinations report
 reported = honest
 
-# %% claim: At 300 and at 1,000 sentences
+# %% claim: With 300 or 1,000 sentences
 # null: the gap of 1,000 sentences stays with more
 reported = {**reported, 3000: reported[1000]}
 honest = {**honest, 3000: honest[1000]}
 
-# %% claim: Each sentence is in exactly one batch
+# %% claim: Batches as they come have over
 # null: batches of a fixed number of sentences, as they come
 by_tokens = [list(batch) for batch in as_they_come]
 
-# %% claim: Each sentence is in exactly one batch
+# %% claim: Batches as they come have over
 # null: the same number of tokens, not sorted by length
 order = list(range(20_000))
 random.Random(0).shuffle(order)
@@ -94,7 +94,7 @@ for index in order:
         by_tokens.append([])
     by_tokens[-1].append(index)
 
-# %% claim: Each sentence is in exactly one batch
+# %% claim: Batches as they come have over
 # null: words counted, not positions
 
 
@@ -131,7 +131,7 @@ come_waste = [come_waste[-1]] * len(counts)
 # null: batches by tokens waste what batches as they come do
 token_waste = come_waste[1:]
 
-# %% claim: The held-out sentences of the runs
+# %% claim: The held-out sentences are longer
 # null: both are sentences of the random split
 sample_pairs_of = sample_pairs
 sample_pairs = lambda count, seed, held_out: sample_pairs_of(count, seed, None)
