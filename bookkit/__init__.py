@@ -15,8 +15,10 @@ try:
     from bookkit.figures import begin, heatmap, show
     from bookkit.lab import BreakLab
     from bookkit.latex import matrix, show_math
+    from bookkit.mask_board import MaskBoard
     from bookkit.memory import OneNumber
     from bookkit.stored import results
+    from bookkit.touch import Guess
     from bookkit.tree import BeamTree, Branch
     from bookkit.view import AttentionView
 except ModuleNotFoundError as error:
@@ -33,6 +35,8 @@ __all__ = [
     "BeamTree",
     "Branch",
     "BreakLab",
+    "Guess",
+    "MaskBoard",
     "OneNumber",
     "Verdict",
     "begin",

@@ -156,3 +156,17 @@ weights = table.masked_fill(~before_it.tril(-1), -torch.inf).softmax(dim=-1)
 # %% claim: No weight is left above the diagonal.
 # null: masked after the softmax
 weights = table.softmax(dim=-1) * before_it
+
+# %% claim: An output moves with a token exactly where
+# null: the number of layers makes no difference
+count_moves = moves
+moves = lambda mask, layers: count_moves(mask, 1)
+
+# %% claim: An output moves with a token exactly where
+# null: no residual connection: a word that may not see itself is lost
+moves = lambda mask, layers: torch.matrix_power(mask.float(), layers) > 0
+
+# %% claim: An output moves with a token exactly where
+# null: rows and columns exchanged
+count_moves = moves
+moves = lambda mask, layers: count_moves(mask, layers).T

@@ -1,0 +1,108 @@
+"""The views that a reader touches, as pieces of HTML."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page
+
+from bookkit import Guess, MaskBoard
+from bookkit.mask_board import moves
+from transformer.encoder import Encoder
+
+GUESS = Guess("What <b> now?", ("this & that", "those"), right=1, answer="Those.")
+WORDS = ["a", "<b>", "c"]
+CAUSAL = torch.ones(3, 3).tril().bool()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    """A phone, on which a script's error is a test's."""
+    page, wrong = browser.new_page(viewport={"width": 400, "height": 900}), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    page.close()
+    assert not wrong
+
+
+def touch(page: Page, view: object) -> None:
+    """Lay a view before the reader; it must fit, and its question must wait."""
+    page.set_content(f"<!doctype html><html lang=en>{view._repr_html_()}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    answer = page.locator(".touch-ask p")
+    assert answer.evaluate("e => getComputedStyle(e).visibility") == "hidden"
+    page.locator(".touch-ask label").last.click()
+    assert answer.inner_text().startswith("Yes.")
+
+
+def test_a_guess_says_what_is_right_and_is_no_markup() -> None:
+    page = GUESS.html("x")
+    assert "What &lt;b&gt; now?" in page
+    assert "this &amp; that" in page
+    assert re.findall(r'id="([^"]+)" data-right>', page) == ["guess-x-1"]
+    with pytest.raises(ValueError, match=r"right must lie in 0\.\.1, got 2"):
+        Guess("?", ("a", "b"), right=2, answer="")
+
+
+def test_a_piece_is_small_and_tells_itself_apart() -> None:
+    pages = [MaskBoard(WORDS, mask, GUESS)._repr_html_() for mask in (CAUSAL, ~CAUSAL)]
+    keys = {re.search(r'data-maskboard="(\w+)"', page)[1] for page in pages}
+    assert len(keys) == 2
+    assert max(len(page.encode()) for page in pages) < 15_000
+    for page in pages:
+        assert page.count("</script>") == 1
+        assert "<b>" not in page.partition("<script>")[0]
+        assert "http" not in page
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_an_output_moves_with_what_allowed_steps_lead_to(layers: int) -> None:
+    encoder = Encoder(d_model=8, num_heads=1, d_ff=8, num_layers=layers).double()
+    mask = torch.rand(6, 6) < 0.2
+    x = torch.randn(1, 6, 8, dtype=torch.float64, requires_grad=True)
+    y = encoder(x, mask) @ torch.randn(8, dtype=torch.float64)
+    rows = [torch.autograd.grad(out, x, retain_graph=True)[0][0] for out in y[0]]
+    moved = torch.stack(rows).abs().sum(-1) > 1e-12
+    assert torch.equal(moved, moves(mask, layers))
+
+
+def test_a_mask_without_a_script_is_a_picture_and_words() -> None:
+    mask = CAUSAL.clone()
+    mask[0, 2] = True
+    board = MaskBoard(WORDS, mask, GUESS, layers=2)
+    assert board.say() == (
+        "A leak: after 2 layers a later word moves 2 of the 3 outputs, a and <b>."
+    )
+    drawn = board._repr_html_().partition("<script>")[0]
+    assert drawn.count("<td class=on>●</td>") == 7
+    assert drawn.count("<td class=early>✕</td>") == 3
+    assert "a moves with a, &lt;b&gt;, and c: a leak, of &lt;b&gt; and c." in drawn
+    honest = MaskBoard(WORDS, CAUSAL, GUESS)
+    assert honest.say() == "After 1 layer no later word moves an output."
+    assert repr(honest) == "MaskBoard(a, <b>, c; 6 allowed)"
+    with pytest.raises(ValueError, match=r"3 rows and columns .* \(2, 3\)"):
+        MaskBoard(WORDS, CAUSAL[:2], GUESS)
+
+
+def test_a_mask_can_be_painted_with_a_finger_and_with_keys(page: Page) -> None:
+    mask, words = torch.ones(5, 5).tril().bool(), list("abcde")
+    touch(page, MaskBoard(words, mask, GUESS))
+    say, cells = page.locator("[aria-live]"), page.locator(".mask-grid tbody td")
+    cells.nth(4).click()
+    mask[0, 4] = True
+    assert say.inner_text() == MaskBoard(words, mask, GUESS).say()
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("ArrowRight")
+    two = MaskBoard(words, mask, GUESS, layers=2)
+    assert say.inner_text() == two.say()
+    told = page.locator("li").all_text_contents()
+    assert told == re.findall(r"<li>(.*)</li>", two._repr_html_())
+    page.locator(".mask-grid").focus()
+    for key in ("ArrowLeft", " "):  # from the last key to the one before
+        page.keyboard.press(key)
+    mask[0, 3] = True
+    said = MaskBoard(words, mask, GUESS, layers=2).say()
+    assert say.inner_text() == f"a may see d. {said}"
+    page.get_by_role("button", name="causal").click()
+    assert say.inner_text() == "After 2 layers no later word moves an output."
