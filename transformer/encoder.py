@@ -22,20 +22,25 @@ __all__ = [
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: two linear maps, ReLU between (paper, eq. 2).
 
+    Later models put another `activation` in the place of the ReLU.
+
     Raises:
         ValueError: for a size below 1.
     """
 
-    def __init__(self, d_model: int, d_ff: int) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, activation: nn.Module | None = None
+    ) -> None:
         super().__init__()
         require_positive(d_model=d_model, d_ff=d_ff)
         self.expand = nn.Linear(d_model, d_ff)
+        self.activation = nn.ReLU() if activation is None else activation
         self.contract = nn.Linear(d_ff, d_model)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch length d_model"]:
-        return self.contract(self.expand(x).relu())
+        return self.contract(self.activation(self.expand(x)))
 
 
 class Residual(nn.Module):

@@ -5,7 +5,6 @@ Made from book/17-language-model.md: edit the chapter, not this file.
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.checks import require_positive, require_probability
@@ -14,19 +13,9 @@ from transformer.weights.classes import register_model
 from transformer.weights.state import tie_parameters
 
 __all__ = [
-    "GELUFeedForward",
     "LearnedPositions",
     "GPT2",
 ]
-
-
-class GELUFeedForward(FeedForward):
-    """Position-wise feed-forward network with a GELU, by its tanh approximation."""
-
-    def forward(
-        self, x: Float[Tensor, "batch length d_model"]
-    ) -> Float[Tensor, "batch length d_model"]:
-        return self.contract(F.gelu(self.expand(x), approximate="tanh"))
 
 
 class LearnedPositions(nn.Module):
@@ -77,7 +66,7 @@ class GPT2(LanguageModel):
         self.embedding = table
         self.position = LearnedPositions(width, config.dropout, config.max_length)
         for layer in self.encoder.layers:
-            layer.feed_forward = GELUFeedForward(width, config.d_ff)
+            layer.feed_forward = FeedForward(width, config.d_ff, nn.GELU("tanh"))
         self.tie_weights()
 
     def tie_weights(self) -> None:
