@@ -744,6 +744,85 @@ def test_surprises_are_sentences_that_can_be_read(phrasebook: Reader) -> None:
     assert phrasebook.problem == ""
 
 
+# The tour
+
+
+def test_each_card_of_the_tour_asks_and_tells(phrasebook: Reader) -> None:
+    """With *Show me* in place of the reader's own hands."""
+    page = phrasebook.page
+    told = page.locator(".live-tour-told")
+    phrasebook.press("Take the tour")
+    for card in range(1, 13):
+        expect(page.locator(".live-tour-where")).to_contain_text(f"Card {card} of 12")
+        assert f"tour={card}" in phrasebook.hash
+        assert page.locator(".live-pointed").count() >= 1
+        assert told.inner_text() == ""
+        phrasebook.key("guess-0").click()
+        phrasebook.key("tour-do").click()
+        right = page.locator(".live-tour-options", has_text="✓").locator("button")
+        verdict = "right" if "✓" in right.first.inner_text() else "“"
+        assert f"You guessed {verdict}" in told.inner_text()
+        assert not re.search("undefined|NaN|null", told.inner_text())
+        assert page.locator(".live-ticked").count() == card
+        assert page.locator(".live-pointed").count() == 0
+        phrasebook.key("tour-next").click()
+    assert page.locator(".live-tour").is_hidden()
+    assert "tour" not in phrasebook.hash
+
+
+def test_a_card_ticks_for_what_its_reader_does(reader: Reader, file: str) -> None:
+    """And tells what came of it, in the model's own words and numbers."""
+    told = reader.page.locator(".live-tour-told")
+    reader.open(f"{file}#tour=1")
+    reader.type("Paul vend sa voiture")
+    expect(told).to_contain_text("It writes “Paul sells his car”.")
+    reader.open(f"{file}#tour=6")
+    reader.press("his")
+    for head in (1, 2, 3):
+        expect(told).to_be_empty()
+        reader.key(f"off-head:e2.self.{head}").uncheck()
+    expect(told).to_contain_text("You guessed right. It was “Jane sells her car”.")
+    shown = reader.page.locator(".live-next li").first.inner_text().split()
+    assert shown[0] == "his"
+    assert f"his has {shown[1]}" in told.inner_text()
+    for other in ("#tour=13", "#tour=0"):
+        reader.open(file + other)
+        assert reader.page.locator(".live-tour").is_hidden()
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_a_card_hides_nothing_that_it_points_at(
+    reader: Reader, file: str, width: int
+) -> None:
+    reader.page.set_viewport_size({"width": width, "height": 700})
+    reader.page.emulate_media(reduced_motion="reduce")
+    for card in (3, 4, 5, 6, 7, 12):
+        reader.open(f"{file}#tour={card}")
+        reader.key("guess-1").click()
+        pointed = reader.page.locator(".live-pointed").first.bounding_box()
+        dock = reader.page.locator(".live-tour").bounding_box()
+        middle = pointed["y"] + pointed["height"] / 2
+        assert 0 < middle < 700
+        assert width > 1000 or middle < dock["y"]
+        assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_another_model_has_no_tour(
+    subwords: Translator, reader: Reader, tmp_path
+) -> None:
+    (tmp_path / "x.html").write_text(page(subwords), "utf-8")
+    reader.open((tmp_path / "x.html").as_uri() + "#tour=2")
+    assert len(reader.words) > 0
+    assert reader.page.get_by_text("Take the tour").count() == 0
+
+
+def test_the_program_is_small(file: str) -> None:
+    text = script(Translator.phrasebook(), "x")
+    program = text[: text.index("const style = ")]
+    assert len(program.encode()) < 120_000
+    assert len(text.encode()) - len(program.encode()) < 1_300_000
+
+
 # Any reader, any screen
 
 
@@ -768,6 +847,8 @@ def test_axe_finds_nothing(phrasebook: Reader) -> None:
         assert violations(phrasebook.page, rules) == []
         phrasebook.press("Undo all changes")
     phrasebook.type("Jane regarde un éléphant")
+    phrasebook.press("Take the tour")
+    phrasebook.key("guess-0").click()
     assert violations(phrasebook.page) == []
 
 

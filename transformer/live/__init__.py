@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).parent
+_VIEW = ("draw.js", "tour.js", "page.js")
 
 
 def _read(name: str) -> str:
@@ -51,6 +52,12 @@ def _script_safe(data: Any) -> str:
         .replace("\u2028", "\\u2028")
         .replace("\u2029", "\\u2029")
     )
+
+
+def _short(script: str) -> str:
+    """A script without indentation and without lines that are comments."""
+    lines = (line.strip() for line in script.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and line[:2] != "//")
 
 
 def engine() -> str:
@@ -69,9 +76,10 @@ def script(model: Explorable, name: str, links: str | None = None) -> str:
 
 def _script(data: dict[str, Any], name: str, links: str | None) -> str:
     style = _read("still.css") + _read("page.css")
+    program = _short(engine() + "".join(map(_read, _VIEW)))
     return (
         '(() => {\n"use strict";\n'
-        f"{engine()}{_read('page.js')}"
+        f"{program}"
         f"const style = {_script_safe(style)};\n"
         f"const data = {_script_safe({**data, 'links': links})};\n"
         f"start({_script_safe(name)}, data, style);\n"

@@ -1,72 +1,5 @@
 // The view of the live model. What a reader types reaches the page in text nodes alone.
 
-// Elements
-
-function make(space, tag, attributes, children) {
-  const element = document.createElementNS(`http://www.w3.org/${space}`, tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "style") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
-    else element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
-  return element;
-}
-
-const h = (tag, attributes = {}, ...children) => make("1999/xhtml", tag, attributes, children);
-const s = (tag, attributes = {}, ...children) => make("2000/svg", tag, attributes, children);
-
-const number = (value, digits = 2) => (Object.is(Math.round(value * 10 ** digits), -0) ? 0 : value).toFixed(digits).replace("-", "−");
-const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "< 0.1%");
-const length = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
-const largest = (...vectors) => vectors.reduce((most, values) => values.reduce((m, v) => Math.max(m, Math.abs(v)), most), 1e-9);
-const quoted = (text) => `“${text}”`;
-// A text of ours with d_k and W^O as formulas write them.
-const formula = (text) => text.split(/([_^]\w+)/).map((part) =>
-  (/^[_^]/.test(part) ? h(part[0] === "_" ? "sub" : "sup", {}, part.slice(1)) : part));
-const quiet = matchMedia("(prefers-reduced-motion: reduce)");
-
-// A vector as bars up and down from a middle line.
-function strip(values, label, { colour = "ink", scale = largest(values), from = 0, to = values.length, numbers = false } = {}) {
-  const bars = (first, last) => Array.from(values.slice(first, last), (value, i) =>
-    `M${first + i + 0.1} 1V${(1 - value / scale).toFixed(3)}h.8V1z`).join("");
-  const low = Math.min(...values), high = Math.max(...values), size = number(length(values));
-  return h("figure", { class: `live-strip live-${colour}` },
-    h("figcaption", {}, h("span", {}, label), h("small", {}, `length ${size}`)),
-    s("svg", { viewBox: `0 0 ${values.length} 2`, preserveAspectRatio: "none", role: "img",
-      "aria-label": `${[label].flat().map((each) => each.textContent ?? each).join("")}: ${values.length} numbers from ${number(low)} to ${number(high)}, length ${size}` },
-      s("path", { class: "live-dim", d: bars(0, from) + bars(to, values.length) }),
-      s("path", { d: bars(from, to) }),
-      s("path", { class: "live-middle", d: `M0 1H${values.length}`, "vector-effect": "non-scaling-stroke" })),
-    numbers && h("p", { class: "live-numbers" }, Array.from(values, (value) => number(value)).join("  ")));
-}
-
-// Attention weights as squares; `on` is the row in hand. Few squares stay small: the frame needs room around them.
-function heat(weights, on) {
-  const side = 8, least = 6, edge = 2, [wide, high] = [weights.cols, weights.rows].map((count) => Math.max(least, count) * side + edge);
-  const canvas = h("canvas", { width: wide, height: high, "aria-hidden": "true" }), pen = canvas.getContext("2d");
-  const left = edge + Math.floor((wide - edge - weights.cols * side) / 2), top = edge + Math.floor((high - edge - weights.rows * side) / 2);
-  for (let i = 0; i < weights.rows; i++)
-    for (let j = 0; j < weights.cols; j++) {
-      const weight = weights.data[i * weights.cols + j];
-      if (weight === 0) continue;
-      pen.fillStyle = `rgba(217, 142, 0, ${0.06 + 0.94 * weight})`;
-      pen.fillRect(left + j * side, top + i * side, side - edge, side - edge);
-    }
-  pen.strokeStyle = "#7d7d7d";
-  pen.lineWidth = 1.5;
-  if (weights.rows > 1) pen.strokeRect(left - 1, top + on * side - 1, weights.cols * side, side);
-  return canvas;
-}
-
-// How wide a label is at the most: in bold, as the chosen one.
-const ruler = document.createElement("canvas").getContext("2d");
-function widthOf(text) {
-  ruler.font = "700 13px system-ui, sans-serif";
-  return ruler.measureText(text).width;
-}
-
 // The parts of a model, from the first to the last that data passes.
 
 function partsOf({ config }) {
@@ -155,6 +88,7 @@ function mount(root, data) {
     if (state.off.size) found.set("off", [...state.off].join(","));
     if (state.edits.size) found.set("set", [...state.edits].map(([at, value]) => `${at}:${value}`).join(","));
     if (tab !== "answer") found.set("tab", tab);
+    if (tour?.card != null) found.set("tour", tour.card + 1);
     return `#${found}`;
   }
 
@@ -826,10 +760,61 @@ function mount(root, data) {
     for (const [name, pane] of Object.entries(panes)) pane.classList.toggle("live-chosen", name === state.tab);
   }
 
+  // What a card of the tour asks about, and how it gets there
+
+  const most = (at, head, i) => {
+    const part = byPlace.get(at), { inner } = recordOf(part), weights = row(inner.weights[head - 1], i), best = argmax(weights);
+    return [rowNames(part, inner).keys[best], weights[best]];
+  };
+
+  const seen = () => view && {
+    state, at: view.at, most, sources: shown.tokens.map((token) => token.text), words: view.tokens.map(targetText),
+    english: target.decode(view.tokens), was: target.decode(view.wholeTokens),
+    changed: view.tokens.filter((id, i) => id !== (view.wholeTokens[i] ?? config.eos_id)).length,
+    chance: percent(probabilityOf(view.trace, view.tokens[view.at])),
+    chanceOf: (word) => probabilityOf(view.trace, target.ids.get(word)),
+    chanceWas: (word) => Math.exp(view.wholeLogged[target.ids.get(word)]),
+    firstToSay: (word) => parts.find((part) => part.side === "d" && part.layer && targetText(probe(row(recordOf(part).x, view.at)).id) === word)?.at,
+  };
+
+  // The tour is about the phrasebook: another model has other words, or other parts.
+  function canTour() {
+    if (small || !source.words || !target.words || !["e2.self", "d2.cross"].every((at) => byPlace.has(at)) || config.num_heads < 3) return false;
+    if (CARDS.some(({ state }) => source.tokens(new URLSearchParams(state).get("s")).some(({ id }) => id === null))) return false;
+    const ids = source.tokens("Jane vend sa voiture").map(({ id }) => id);
+    return target.decode(greedySearch(model, encode(model, ids), room(model, ids.length)).tokens) === "Jane sells her car";
+  }
+
+  // The part that a card points at comes into view: into its tab, where there is one pane at a time.
+  function go(address) {
+    state = fromHash(`#${address.replace(/p=([a-z]+)/, (_, word) => `p=${target.ids.get(word)}`)}`);
+    input.value = state.sentence;
+    understand();
+    update("answer");
+    const { pointed } = tour, narrow = tabs.getClientRects().length > 0;
+    const tab = Object.keys(panes).find((name) => panes[name].contains(pointed));
+    if (pointed) state = { ...state, tab: tab ?? "answer" };
+    drawTabs();
+    if (pointed) tour.bring();
+    else if (narrow) reveal(panes[state.tab], false);
+  }
+
+  const chapterLink = (chapter) => (data.links === null || data.links === undefined ? h("span", { class: "live-note" }, `More: chapter ${chapter}.`)
+    : h("a", { href: `${data.links}${PAGES[chapter]}.html` }, `More in chapter ${chapter}`));
+  const tour = canTour() ? makeTour({ root, seen, go, link: chapterLink, changed: () => update("step") }) : null;
+
+  // An address may name a card, alone or with a state.
+  function startTour(hash) {
+    const asked = new URLSearchParams(hash.slice(1)), card = Number(asked.get("tour")) - 1;
+    if (!tour || !CARDS[card]) return false;
+    tour.show(card, asked.has("s") ? hash.slice(1) : undefined);
+    return true;
+  }
+
   // From what was typed to what is shown
 
   const asked = owner(root) && new URLSearchParams(location.search).get("s"); // by the form on the front page
-  let state = small ? fromHash(`#${root.dataset.state}`) : owner(root) && location.hash.includes("=") ? fromHash(location.hash) : atFirst();
+  let state = small ? fromHash(`#${root.dataset.state}`) : owner(root) && location.hash.includes("s=") ? fromHash(location.hash) : atFirst();
   if (asked && !location.hash.includes("=")) state.sentence = asked.slice(0, 2000);
   let understood = {}, shown = null, view = null;
 
@@ -901,6 +886,7 @@ function mount(root, data) {
     keepPlace(usedKey, place);
     used = null;
     announce(what);
+    tour?.update();
     if (what && owner(root)) {
       try { history.replaceState(null, "", toHash()); } catch { /* a page that is no file has no address */ }
     }
@@ -919,6 +905,8 @@ function mount(root, data) {
 
   // To a state from an address: what it is about comes into view.
   function follow(hash) {
+    if (startTour(hash)) return;
+    tour?.close();
     state = fromHash(hash);
     input.value = state.sentence;
     understand();
@@ -949,10 +937,11 @@ function mount(root, data) {
   drawForm();
   understand();
   const size = `${data.parameters.toLocaleString("en")} parameters, ${heads} heads, all in this page`;
-  root.replaceChildren(small ? "" : h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere."),
-    form, chips, answer, tabs, box, said);
+  const lead = h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere.");
+  const invitation = tour && h("p", { class: "live-invite" }, button("tour", { onclick: () => tour.show(0) }, "Take the tour"), ` ${CARDS.length} cards: guess, try it, see what happens.`);
+  root.replaceChildren(h("div", { class: "live-body" }, h("div", { class: "live-main" }, !small && lead, invitation, form, chips, answer, tabs, box, said), tour?.panel));
   update();
-  if (owner(root) && new URLSearchParams(location.hash.slice(1)).has("tab")) revealTab();
+  if (owner(root) && !startTour(location.hash) && new URLSearchParams(location.hash.slice(1)).has("tab")) revealTab();
 }
 
 // The first whole model of a page keeps its state in the address.
