@@ -1,4 +1,4 @@
-"""`{live}`: the phrasebook's model on a page; `{livehero}`: the way to it.
+"""`{live}`: the phrasebook's model on a page.
 
 With a title, `:state:` and `:show:` it is one view of the model, such as a chapter
 needs: the state as the model's page writes it into its address, the sections by their
@@ -23,7 +23,6 @@ from sphinx.util.docutils import SphinxDirective
 NAME = "phrasebook"
 SCRIPT = f"_static/live/{NAME}.js"
 PAGE = "book/explore.html"
-MAPS = "book/14-attention-maps.html"  # how the words differ
 SENTENCE = "Jane visite l'Afrique en septembre"
 UNSCRIPTED = (
     "<noscript><p>This view needs JavaScript; the picture shows the trained model, "
@@ -148,52 +147,6 @@ class Live(SphinxDirective):
             raise self.error(str(error)) from None
 
 
-class LiveHero(Live):
-    """Two sentences, their translations as pictures, and the way to the model."""
-
-    optional_arguments = 0
-    has_content = False
-    option_spec: ClassVar[dict[str, Any]] = {}
-
-    def run(self) -> list[nodes.Node]:
-        """Make the picture, and a form that opens the page with what was typed."""
-        from transformer.live.still import ABOUT
-        from transformer.maps import all_heads
-
-        model = translator().model
-        words = len(translator().source_tokenizer.vocabulary)
-        pictures = [
-            f'<div class="live-still">{self.still(sentence, chosen=2).picture}</div>'
-            for sentence in ("Jane vend sa voiture", "Paul vend sa voiture")
-        ]
-        size = sum(weight.numel() for weight in model.parameters())
-        lines = (
-            '<div class="live live-hero">',
-            f"<style>{self.style()}</style>",
-            '<p class="live-hero-title">Change one word, and the answer changes.</p>',
-            "<p>French <em>sa</em> is <em>his</em> or <em>her</em>. Who sells the car "
-            "decides, and yet the model looks at the same words when it writes "
-            "<em>her</em> and <em>his</em>. How can that be? "
-            f'<a href="{self.up}{MAPS}">Chapter 14</a> finds out.</p>',
-            '<div class="live-two">',
-            *pictures,
-            "</div>",
-            ABOUT,
-            f'<form action="{self.up}{PAGE}" method="get">',
-            '<label for="live-hero">A sentence of your own, from its '
-            f"{words} French words</label>",
-            '<span><input id="live-hero" name="s" value="Marie ne vend pas sa maison" '
-            'autocomplete="off" spellcheck="false"> '
-            "<button>Open the whole model</button></span>",
-            "</form>",
-            f"<p>{size:,} learned numbers and {len(all_heads(model))} attention heads, "
-            "in one page, and every number that they make of your sentence. Nothing is "
-            "sent anywhere.</p>",
-            "</div>",
-        )
-        return [nodes.raw("", "\n".join(lines), format="html")]
-
-
 def write_script(app: Sphinx, failure: Exception | None) -> None:
     """Lay the model beside the pages."""
     if failure is None and app.builder.format == "html":
@@ -205,8 +158,7 @@ def write_script(app: Sphinx, failure: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directives and the script."""
+    """Register the directive and the script."""
     app.add_directive("live", Live)
-    app.add_directive("livehero", LiveHero)
     app.connect("build-finished", write_script)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

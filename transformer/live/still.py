@@ -11,7 +11,7 @@ from transformer.live.model import Explorable, as_translator, describe_tokenizer
 from transformer.maps import Head, all_heads, attention_maps
 from transformer.text.words import Tokenizer, WordTokenizer
 
-__all__ = ["ABOUT", "Still", "still"]
+__all__ = ["Still", "still"]
 
 ABOUT = (
     "<p>Choose a word of the translation: the numbers say how much of its attention "
