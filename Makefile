@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 endif
 PY := $(BIN)/python
 INSTALLED := $(VENV)/.installed
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 SITE := _build/html/index.html
 
 # Two chapters or two test files run side by side, one thread each. What they free they
@@ -44,11 +45,11 @@ book: sync  ## run the chapters that changed (FRESH=1: all), render the book, sa
 pdf: book chromium  ## the whole book as one PDF with bookmarks
 	$(PY) tools/pdf.py
 
+# Linting and building the site keep one core busy each; the other parts share two.
 test: $(INSTALLED)  ## install what is missing and check everything
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 2 lint site
 	@$(MAKE) --no-print-directory units
 	@$(MAKE) --no-print-directory chapters
-	@$(MAKE) --no-print-directory site
 	@$(MAKE) --no-print-directory browser
 
 quick: $(INSTALLED)  ## lint, and the tests that the change touches: within a minute
@@ -118,10 +119,11 @@ bench: $(INSTALLED)  ## race against other libraries: hours, on a quiet machine
 clean:  ## remove all that was made, the virtual environment included
 	rm -rf _build build $(VENV) .coverage mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
+# Nothing is compiled in advance: most of what is installed is never imported.
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@echo "Installing into $(VENV): a few minutes the first time."
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade $(TORCH)
+	$(PIP) --upgrade $(TORCH)
 	@echo "torch is in; now the rest."
-	$(PY) -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable ".[train,book,dev]"
+	$(PIP) --constraint $(CONSTRAINTS) --editable ".[train,book,dev]"
 	@$(PY) -c "import pathlib; pathlib.Path('$(INSTALLED)').touch()"
