@@ -1,29 +1,33 @@
-# %% claim: RMSNorm equals PyTorch's
+# %% claim: RMSNorm gives the same numbers
 # null: layer norm in its place
 RMSNorm = lambda d_model: nn.LayerNorm(d_model)
 
-# %% claim: Along each diagonal rotated
+# %% claim: Rotated, scores at one distance
 # null: nothing is rotated, and positions are added to both sides
 scores = {"rotated": scores["sines added"], "sines added": scores["sines added"]}
 
-# %% claim: Along each diagonal rotated
+# %% claim: Rotated, scores at one distance
 # null: sines added leave distances alone too
 scores = {"rotated": scores["rotated"], "sines added": scores["rotated"]}
 
-# %% claim: A rotation changes no length
+# %% claim: `RotaryEmbedding` turns
 # null: the sine has the wrong sign in one column
 
 
-def rotary(x):
+def wrong_sign(self, x, positions=None):
+    positions = torch.arange(x.size(-2)) if positions is None else positions
     first, second = x.chunk(2, dim=-1)
-    angle = torch.arange(x.size(-2))[:, None] * torch.ones(first.size(-1))
+    angle = positions[:, None] * self.base ** -(torch.arange(0, 16, 2) / 16)
     cos, sin = angle.cos(), angle.sin()
     return torch.cat((first * cos + second * sin, second * cos + first * sin), -1)
 
 
-# %% claim: A rotation changes no length
-# null: positions off
-rotary = lambda x: x
+RotaryEmbedding.forward = wrong_sign
+
+# %% claim: `RotaryEmbedding` turns
+# null: positions off, in both
+RotaryEmbedding.forward = lambda self, x, positions=None: x
+rotate_halves = lambda x: x
 
 # %% claim: With a set for each head
 # null: sets are taken in turn, not in groups
@@ -40,12 +44,12 @@ def grouped_attention(query, key, value, mask):
 forward = MultiHeadAttention.forward
 MultiHeadAttention.forward = lambda self, q, k, v, mask: forward(self, q, k, v)
 
-# %% claim: Without biases, SwiGLU
+# %% claim: With two thirds of the width
 # null: as wide as the feed-forward network
 SwiGLU_ = SwiGLU
 SwiGLU = lambda d_model, d_ff: SwiGLU_(d_model, 2048 if d_ff == 1365 else d_ff)
 
-# %% claim: Without biases, SwiGLU
+# %% claim: With two thirds of the width
 # null: the gate passes through a sigmoid, which does not close
 SwiGLU.forward = lambda self, x: self.contract(self.gate(x).sigmoid() * self.expand(x))
 
@@ -66,11 +70,11 @@ test["no biases"] = test["SwiGLU"]
 # null: the other four all cost
 test |= dict.fromkeys(("RMSNorm", "no biases", "tied"), test["grouped queries"])
 
-# %% claim: At a rate of 16 thousandths
+# %% claim: At the highest rate
 # null: the place of the norm makes no difference
 measured = lambda name, rate, what, m=measured: m("", rate, what)
 
-# %% claim: Logits agree to within
+# %% claim: Our Llama and the library's
 # null: another base of the rotation
 other = theirs.config.to_dict()
 other["rope_parameters"] = {"rope_type": "default", "rope_theta": 100.0}
@@ -78,27 +82,27 @@ llama = from_llama(theirs.state_dict(), other)
 with torch.no_grad():
     difference = (llama(ids) - theirs(ids).logits).abs().max().item()
 
-# %% claim: Logits agree to within
+# %% claim: Our Llama and the library's
 # null: the continuation of another prompt
 continued = greedy_search(PromptDecoder(llama), ids[1:, :5], 30)[0]
 
-# %% claim: Without positions all seeds
+# %% claim: A number for each distance
 # null: the input's positions bring nothing
 ways["none"] = test[""]
 
-# %% claim: Without positions all seeds
+# %% claim: A number for each distance
 # null: positions in every layer are no better than in the input
 ways["sines in every layer"] = test[""]
 
-# %% claim: Without positions all seeds
+# %% claim: A number for each distance
 # null: it is the turning
 ways["a number for each distance"] = ways["sines in every layer"]
 
-# %% claim: After 2,400 steps neither
+# %% claim: After 2,400 steps no model
 # null: what 600 steps show lasts
 more = test
 
-# %% claim: After 2,400 steps neither
+# %% claim: The more later parts
 # null: all fit the training text alike
 fitted = dict.fromkeys(fitted, fitted["rotary"])
 
@@ -127,15 +131,15 @@ def alike(self, x):
 
 ExpertLayer.forward = alike
 
-# %% claim: In all three seeds, with 96 characters
+# %% claim: From 128 characters on
 # null: rotary positions read any length
 longer_texts["rotary"] = [dict.fromkeys(bits, 2.2) for bits in longer_texts["rotary"]]
 
-# %% claim: In all three seeds, with 96 characters
+# %% claim: From 128 characters on
 # null: sines reach as far
 longer_texts["sines"] = longer_texts["rotary"]
 
-# %% claim: In all three seeds, with 96 characters
+# %% claim: From 128 characters on
 # null: far beyond, rotary positions are the better ones
 for turned, added in zip(longer_texts["rotary"], longer_texts["sines"]):
     for context in ("128", "256", "512"):
@@ -149,14 +153,38 @@ real["is_the_documented_story"] = False
 # null: the logits differ in their last bits
 against["largest_difference"] = 1e-6
 
-# %% claim: Without the rotation or with the gate
+# %% claim: Without the rotation or the gate
 # null: positions do not matter to it
 without["rotation"] = without["as it is"]
 
-# %% claim: Without the rotation or with the gate
+# %% claim: Without the rotation or the gate
 # null: it does not matter which norm
 without["RMSNorm"] = without["as it is"]
 
-# %% claim: Without the rotation or with the gate
+# %% claim: Without the rotation or the gate
 # null: sharing saves nothing
 without["grouped queries"] = without["no biases"]
+
+# %% claim: On vectors of mean zero
+# null: their mean is not zero
+vectors = vectors + 1
+layer_norm_of_centred = layer_norm.forward
+layer_norm.forward = lambda x: layer_norm_of_centred(x) + 1
+
+# %% claim: With the same weights, this layer
+# null: the norms come after the additions
+LlamaLayer.forward = lambda self, x, mask: self.norms[1](
+    self.norms[0](x + self.attention(x, x, x, mask))
+)
+
+# %% claim: With the same weights, this layer
+# null: nothing is rotated
+build = LlamaLayer.__init__
+
+
+def unrotated(self, *args, **sizes):
+    build(self, *args, **sizes)
+    self.attention.rotary = None
+
+
+LlamaLayer.__init__ = unrotated

@@ -66,7 +66,7 @@ class LlamaConfig(LanguageModelConfig):
 
 @register_model
 class Llama(LanguageModel):
-    """Llama (Touvron et al. 2023): a language model with its parts exchanged.
+    """Llama (Touvron et al. 2023a, b): a language model with its parts exchanged.
 
     The forward pass accepts texts longer than `config.max_length`, but may predict
     badly far beyond what it was trained on; cached decoding does not accept them.

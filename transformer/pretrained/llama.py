@@ -43,7 +43,7 @@ _NAMES = (
 
 
 def from_llama(state: Mapping[str, Tensor], config: object) -> Llama:
-    """Make a Llama from the weights and the config of one of the library transformers.
+    """Make a Llama from the weights and the config of a Llama of transformers.
 
     `state` is the `state_dict()` of the library's LlamaForCausalLM, or what a file of
     its weights holds. `config` is the model's `config`, a dictionary, or the path of
