@@ -3,6 +3,7 @@
 from transformer.live import explore
 
 try:
+    from bookkit.clocks import Clocks
     from bookkit.exercises import (
         Verdict,
         exercise,
@@ -35,6 +36,7 @@ __all__ = [
     "BeamTree",
     "Branch",
     "BreakLab",
+    "Clocks",
     "Guess",
     "MaskBoard",
     "OneNumber",

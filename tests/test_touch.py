@@ -7,9 +7,10 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from bookkit import Guess, MaskBoard
+from bookkit import Clocks, Guess, MaskBoard
 from bookkit.mask_board import moves
 from transformer.encoder import Encoder
+from transformer.positional import sinusoids
 
 GUESS = Guess("What <b> now?", ("this & that", "those"), right=1, answer="Those.")
 WORDS = ["a", "<b>", "c"]
@@ -106,3 +107,43 @@ def test_a_mask_can_be_painted_with_a_finger_and_with_keys(page: Page) -> None:
     assert say.inner_text() == f"a may see d. {said}"
     page.get_by_role("button", name="causal").click()
     assert say.inner_text() == "After 2 layers no later word moves an output."
+
+
+def test_clocks_show_the_sinusoids_and_their_likeness() -> None:
+    table = sinusoids(20, 6)
+    clocks = Clocks(table, GUESS, first=7, second=2)
+    drawn = clocks._repr_html_().partition("<script>")[0]
+    cells = [float(x.replace("−", "-")) for x in re.findall(r">([−\d.]+)</b>", drawn)]
+    assert cells == pytest.approx(table[7].tolist(), abs=0.006)
+    cosine = torch.cosine_similarity(table[7], table[2], dim=0)
+    assert clocks.say() == f"Positions 7 and 2, 5 apart: their cosine is {cosine:.2f}."
+    assert re.findall(r"a turn in<br>(\S+) words", drawn) == ["6.3", "135", "2,916"]
+    assert len(Clocks(sinusoids(101, 16), GUESS, 8, 3)._repr_html_()) < 15_000
+
+
+@pytest.mark.parametrize(
+    ("table", "first", "message"),
+    [
+        (torch.zeros(3), 0, r"no table of sines and cosines: \(3,\)"),
+        (torch.rand(5, 4), 0, "do not turn evenly from twelve"),
+        (sinusoids(5, 4), 5, r"must lie in 0\.\.4, got 5 and 0"),
+    ],
+)
+def test_what_are_no_clocks_is_refused(table, first, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        Clocks(table, GUESS, first, 0)
+
+
+def test_clocks_turn_with_the_slider(page: Page) -> None:
+    table = sinusoids(101, 16)
+    touch(page, Clocks(table, GUESS, first=8, second=3))
+    page.locator("input[type=range]").first.focus()
+    for key in ("End", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    there = Clocks(table, GUESS, first=98, second=3)
+    assert page.locator("[aria-live]").inner_text() == there.say()
+    drawn = there._repr_html_()
+    told = page.locator(".clock b").all_text_contents()
+    assert told == re.findall(r">([−\d.]+)</b>", drawn)
+    hands = [hand.get_attribute("y2") for hand in page.locator("line").all()]
+    assert hands == re.findall(r' y2="([\d.]+)"', drawn)
