@@ -22,6 +22,7 @@ try:
     from bookkit.touch import Guess
     from bookkit.tree import BeamTree, Branch
     from bookkit.view import AttentionView
+    from bookkit.word_plane import WordPlane
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("IPython", "matplotlib"):
@@ -41,6 +42,7 @@ __all__ = [
     "MaskBoard",
     "OneNumber",
     "Verdict",
+    "WordPlane",
     "begin",
     "exercise",
     "explain",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from bookkit import Clocks, Guess, MaskBoard
+from bookkit import Clocks, Guess, MaskBoard, WordPlane
 from bookkit.mask_board import moves
 from transformer.encoder import Encoder
 from transformer.positional import sinusoids
@@ -147,3 +147,51 @@ def test_clocks_turn_with_the_slider(page: Page) -> None:
     assert told == re.findall(r">([−\d.]+)</b>", drawn)
     hands = [hand.get_attribute("y2") for hand in page.locator("line").all()]
     assert hands == re.findall(r' y2="([\d.]+)"', drawn)
+
+
+def plane() -> WordPlane:
+    """Six words in four dimensions, with what is expected before and after them."""
+    torch.manual_seed(0)
+    vectors, axes = torch.randn(6, 4), torch.eye(4)[:, :2]
+    sides = {side: torch.nn.Linear(4, 6) for side in ("before", "after")}
+    kinds = {"vowels": ["a", "e"], "others": ["b", "c", "d"], "none": ["·"]}
+    return WordPlane(vectors, axes, sides, list("abcde·"), kinds, ["b", "a"], GUESS)
+
+
+def test_a_word_in_its_place_is_expected_beside_what_the_maps_say() -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(6, 4)
+    before = torch.nn.Linear(4, 6)
+    shares = before(vectors[1]).softmax(-1)
+    found = plane().expected("before", "b")
+    assert found["vowels"] == pytest.approx((shares[0] + shares[4]).item(), abs=1e-3)
+    assert sum(found.values()) == pytest.approx(1)
+    drawn = plane()._repr_html_().partition("<script>")[0]
+    assert drawn.count("●</text>") == 2
+    assert drawn.count("■</text>") == 3
+    assert repr(plane()) == "WordPlane(6 words; b, a)"
+    with pytest.raises(ValueError, match="not in the vocabulary: z"):
+        WordPlane(vectors, torch.eye(4)[:, :2], {}, list("abcde·"), {}, ["z"], GUESS)
+
+
+def test_a_word_is_dragged_moved_with_keys_and_put_back(page: Page) -> None:
+    view = plane()
+    touch(page, view)
+    say = page.locator("[aria-live]")
+    assert say.inner_text() == view.say("b")
+    star = page.locator(".word circle").bounding_box()
+    x, y = star["x"] + star["width"] / 2, star["y"] + star["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 30, y - 20)
+    page.mouse.up()
+    assert say.inner_text().startswith("With b here, the model expects ")
+    page.get_by_role("button", name="back").click()
+    assert say.inner_text() == view.say("b")
+    page.locator(".plane").focus()
+    page.keyboard.press("ArrowUp")
+    assert "here" in say.inner_text()
+    page.keyboard.press("Home")
+    assert say.inner_text() == view.say("b")
+    page.locator("select").select_option("a")
+    assert say.inner_text() == view.say("a")
