@@ -298,6 +298,7 @@ def test_every_part_of_the_map_shows_its_numbers(phrasebook: Reader) -> None:
         ).replace("encoder: ", "").replace("decoder: ", "")
         strips = part.locator("svg[role=img]").evaluate_all(LABELS)
         assert strips
+        assert len(part.locator(".live-say").inner_text()) > 30
         for label in strips:
             assert re.search(r"\d+ numbers from", label or "")
         text = phrasebook.page.locator(".live").inner_text()
@@ -330,16 +331,24 @@ def test_a_weight_is_worked_out_from_its_query_and_key(phrasebook: Reader) -> No
     phrasebook.key("key-4").click()
     text = phrasebook.page.locator(".live-number").inner_text()
     assert "the weight of “en” after “Jane”" in text
-    products = [
-        float(value.replace("−", "-"))
-        for value in phrasebook.page.locator(".live-sum b").all_inner_texts()
-    ]
-    assert len(products) == 24
+
+    def products() -> list[float]:
+        texts = phrasebook.page.locator(".live-sum b").all_inner_texts()
+        return [float(text.replace("−", "-")) for text in texts]
+
+    few = products()
+    largest, others = few[:5], few[5:]
+    assert len(others) == 1
+    phrasebook.key("numbers").check()
+    assert products()[:5] == largest
+    assert sum(products()[5:]) == pytest.approx(others[0], abs=0.1)
+    assert [*map(abs, products())] == sorted(map(abs, products()), reverse=True)
+    assert len(products()) == 24
     total, scaled, weight = (
         float(value.split("= ")[-1].replace("−", "-"))
         for value in phrasebook.page.locator(".live-steps-out dd").all_inner_texts()
     )
-    assert sum(products) == pytest.approx(total, abs=0.15)  # of 24 rounded numbers
+    assert sum(products()) == pytest.approx(total, abs=0.15)  # of 24 rounded numbers
     assert scaled == pytest.approx(total / 24**0.5, abs=1e-3)
     translator = Translator.phrasebook()
     from transformer.maps import attention_maps
@@ -420,6 +429,9 @@ def test_the_square_root_does_what_chapter_4_says_of_it(
     for scale, weight in zip((True, False), said.groups(), strict=True):
         reader.key("off-scale").set_checked(scale)
         assert f"{float(jane.inner_text()):.2f}" == weight
+        if scale:  # the same in a sentence
+            share = f"{float(jane.inner_text()):.0%} of its attention to Jane"
+            assert share in reader.detail
         assert reader.words == words
 
 
@@ -434,6 +446,8 @@ def test_the_weight_of_chapter_3_is_worth_a_drag(reader: Reader, file: str) -> N
     assert her.inner_text().split() == ["her", "91%"]
     reader.key("edit").press("Home")
     assert her.inner_text().split() == ["her", "46%"]
+    was = reader.page.locator(".live-was").inner_text()
+    assert was.strip() == "her was 91%, is 46%."
 
 
 def test_heads_are_switched_in_their_part_and_in_the_grid(phrasebook: Reader) -> None:

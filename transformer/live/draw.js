@@ -33,7 +33,7 @@ function strip(values, label, { colour = "ink", scale = largest(values), from = 
     `M${first + i + 0.1} 1V${(1 - value / scale).toFixed(3)}h.8V1z`).join("");
   const low = Math.min(...values), high = Math.max(...values), size = number(length(values));
   return h("figure", { class: `live-strip live-${colour}` },
-    h("figcaption", {}, h("span", {}, label), h("small", {}, `length ${size}`)),
+    h("figcaption", {}, h("span", {}, label), h("small", { title: "What the full height of the bars stands for, and the length of the vector" }, `±${number(scale, 1)} · length ${size}`)),
     s("svg", { viewBox: `0 0 ${values.length} 2`, preserveAspectRatio: "none", role: "img",
       "aria-label": `${[label].flat().map((each) => each.textContent ?? each).join("")}: ${values.length} numbers from ${number(low)} to ${number(high)}, length ${size}` },
       s("path", { class: "live-dim", d: bars(0, from) + bars(to, values.length) }),

@@ -355,7 +355,7 @@ function mount(root, data) {
     fill(remarks,
       changes() && h("p", { class: "live-whole" }, h("span", {}, "Whole model: "),
         wholeTokens.map((id, i) => h("span", { class: id === tokens[i] ? null : "live-differs" }, targetText(id))),
-        h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words" : " other words"),
+        h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words." : " other words."), h("span", { class: "live-was" }, wasIs()),
         button("reset", { onclick: set({ off: new Set(), edits: new Map(), prefix: [] }, "answer") }, "Undo all changes")),
       h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, !small && milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
         small ? h("a", { href: `${root.dataset.page}${toHash(SECTIONS.detail.some(shows) ? "detail" : "answer")}`, "data-key": "link" }, "Open this view in the whole model")
@@ -387,13 +387,13 @@ function mount(root, data) {
     });
     return section("pair",
       h("h2", {}, "What the chosen token attended to", h("small", {}, ` ${label}`)),
+      sayPair(weights),
       h("div", { class: "live-pair" },
         h("ol", { "aria-label": "Source" }, Array.from(weights, (weight, j) =>
           h("li", {}, h("span", {}, sourceText(j)), h("b", { style: { "--w": number(weight, 3) } }, weight >= 0.005 ? number(weight).replace("0.", ".") : "")))),
         s("svg", { viewBox: `0 0 100 ${high}`, style: { "--rows": rows }, preserveAspectRatio: "none", "aria-hidden": "true" }, arcs),
         h("ol", { "aria-label": "Translation" }, view.tokens.map((id, i) =>
           h("li", {}, button(`pair-${i}`, { "aria-pressed": String(i === view.at), class: i > view.at ? "live-later" : null, onclick: () => goTo(i) }, targetText(id)))))),
-      h("p", { class: "live-note" }, "Numbers and widths: attention weights at the step that outputs ", quoted(targetText(view.tokens[view.at] ?? config.eos_id)), "."),
     );
   }
 
@@ -401,6 +401,7 @@ function mount(root, data) {
     const so_far = view.inputs.slice(1).map(targetText).join(" ");
     return section("next",
       h("h2", {}, "The next token", so_far && [" after ", quoted(so_far)]),
+      sayNext(),
       h("ol", { class: "live-next" }, view.ranked.map(({ id, probability }) => {
         const before = Math.exp(view.wholeLogged[id]);
         return h("li", {}, button(`next-${id}`, { "aria-pressed": String(id === view.tokens[view.at]), onclick: () => force(id),
@@ -468,7 +469,7 @@ function mount(root, data) {
       button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: () => look({ at: part.at, query: null, key: null, tab: "detail" }) },
         h("span", { class: "live-name" }, part.name, broken && h("em", {}, " changed")), extra),
       after && h("span", { class: "live-stream", style: { "--norm": Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))) } },
-        h("i", {}), h("small", {}, number(length(after), 1), read_out && [" · probe: ", targetText(read_out.id)])));
+        h("i", {}), h("small", {}, number(length(after), 1), read_out && [" · would say ", word(targetText(read_out.id))])));
   }
 
   const stage = h("div", { class: "live-towers" });
@@ -487,9 +488,9 @@ function mount(root, data) {
           typeof key === "number" && h("p", { class: "live-layer-name" }, `Layer ${key}`), h("ol", {}, each.map(drawBlock)))));
     };
     stage.replaceChildren(tower("e", "Encoder"), tower("d", "Decoder"), wires);
-    panes.map.replaceChildren(h("h2", {}, "The model"), stage,
+    panes.map.replaceChildren(h("h2", {}, "The model"), sayMap(), stage,
       h("p", { class: "live-note" }, "Data flow from bottom to top; each small table is a head. The bar and the number after a part are the length of the vector in hand. ",
-        "A probe is the likeliest token if the output layer read that vector: no training asked for it."));
+        "What a part “would say” is the likeliest token if the output layer read the vector there, which no training asked for."));
     requestAnimationFrame(drawWires);
   }
 
@@ -540,7 +541,7 @@ function mount(root, data) {
 
   function probeLine(vector) {
     const { id, probability } = probe(vector);
-    return h("p", { class: "live-note" }, "Probe: read through the output layer here, the likeliest token is ", quoted(targetText(id)), `, ${percent(probability)}.`);
+    return h("p", { class: "live-note" }, "If the model had to answer here, it would say ", word(targetText(id)), `, with ${percent(probability)}.`);
   }
 
   const rowNames = (part, inner) => ({
@@ -638,6 +639,7 @@ function mount(root, data) {
     editor.hidden = false;
     return [
       h("h2", {}, "One number: the weight of ", quoted(names.keys[key]), ` ${ofQuery(part, query, "for")}`),
+      say("The ", q.length, ` products of query and key add up to ${number(sum, 1)}. `, attended(part, query, key) ? `Against the other words’ sums, that is ${percent(weight[key])} of the attention.` : "The mask hides this key."),
       strips(null, [q, `q, the query ${ofQuery(part, query)}`, "q", { scale: largest(q, k) }], [k, `k, the key of “${names.keys[key]}”`, "k", { scale: largest(q, k) }], [product, "their products, number by number", "w", {scale: largest(product)}]),
       drawSum(q, k, product),
       h("dl", { class: "live-steps-out" },
@@ -650,10 +652,15 @@ function mount(root, data) {
     ];
   }
 
+  // Each product with its sign, the largest first; the small ones together unless all numbers are wanted.
   function drawSum(a, b, product) {
-    const most = largest(product);
-    return h("ol", { class: "live-sum", "aria-label": "The products, written out" }, Array.from(product, (value, i) =>
-      h("li", { style: { "--p": Math.abs(value) / most } }, `${number(a[i])} × ${number(b[i])} = `, h("b", {}, number(value)))));
+    const most = largest(product), order = [...product.keys()].sort((i, j) => Math.abs(product[j]) - Math.abs(product[i]));
+    const shown = state.numbers ? order : order.slice(0, 5), others = order.slice(shown.length);
+    const rest = others.reduce((sum, i) => sum + product[i], 0);
+    const line = (text, value) => h("li", {}, h("span", {}, text),
+      h("span", { class: "live-sign", "aria-hidden": "true" }, h("i", { class: value < 0 ? "live-minus" : null, style: { "--p": Math.min(1, Math.abs(value) / most) } })), h("b", {}, number(value)));
+    return h("ol", { class: "live-sum", "aria-label": "The products, the largest first" },
+      shown.map((i) => line(`${number(a[i])} × ${number(b[i])}`, product[i])), others.length > 0 && line(`${others.length} others together`, rest));
   }
 
   function drawLogit() {
@@ -661,6 +668,7 @@ function mount(root, data) {
     const product = x.map((value, i) => value * w[i]), sum = product.reduce((total, value) => total + value, 0);
     return [
       h("h2", {}, "One number: the logit of ", quoted(targetText(id))),
+      say("The ", x.length, ` products add up to ${number(sum, 1)}. Against the sums of all other tokens, that is ${percent(probability)}.`),
       strips(null, [x, "the last vector", "q", { scale: largest(x) }], [w, `the row of “${targetText(id)}” in the output matrix`, "k", { scale: largest(w) }], [product, "their products, number by number", "w", { scale: largest(product) }]),
       drawSum(x, w, product),
       h("dl", { class: "live-steps-out" }, h("dt", {}, "Sum: the logit"), h("dd", {}, number(sum, 3)),
@@ -705,7 +713,7 @@ function mount(root, data) {
       h("p", { class: "live-crumbs" }, crumbs.flatMap((each, i) => (i ? [h("i", { "aria-hidden": "true" }, "›"), each] : [each])),
         !small && h("label", { class: "live-flip" }, h("input", { type: "checkbox", "data-key": "numbers", checked: state.numbers, onchange: () => { state = { ...state, numbers: !state.numbers }; update(); } }), h("span", {}, "all numbers"))),
       !small && h("h2", {}, part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}: ${part.name.toLowerCase()}` : part.name),
-      explain(kind), body);
+      sayPart(part, at, out), explain(kind), body);
   }
 
   // How probable the token in hand stays with one more head off, for each head.
@@ -741,7 +749,7 @@ function mount(root, data) {
     const attention = parts.filter((part) => part.kind === "attention");
     const found = alone?.key === view.key ? alone.found : null, token = view.tokens[view.at] ?? config.eos_id, now = probabilityOf(view.trace, token);
     fill(panes.break,
-      h("h2", {}, "Break it"), explain("break", [14]),
+      h("h2", {}, "Break it"), sayBroken(), explain("break", [14]),
       h("div", { class: "live-switches" },
         SWITCHES.map(([name, label, note]) => flip(name, label, `off: ${note}`)),
         h("label", { class: "live-flip" }, h("input", { type: "checkbox", role: "switch", "data-key": "pads", checked: state.pads > 0, onchange: () => { state = { ...state, pads: state.pads ? 0 : 3 }; understand(); update("answer"); } }),
@@ -758,6 +766,69 @@ function mount(root, data) {
   function drawTabs() {
     tabs.replaceChildren(...Object.entries(TABS).map(([name, label]) => button(`tab-${name}`, { "aria-pressed": String(state.tab === name), onclick: () => look({ tab: name }, null) }, label)));
     for (const [name, pane] of Object.entries(panes)) pane.classList.toggle("live-chosen", name === state.tab);
+  }
+
+  // What a view shows, in a sentence
+
+  const word = (text) => h("i", {}, text);
+  const say = (...parts) => h("p", { class: "live-say" }, parts);
+  const named = (part) => `${part.side === "e" ? "encoder" : "decoder"} layer ${part.layer}`;
+
+  function sayPair(weights) {
+    const [first, second] = [...weights.keys()].sort((i, j) => weights[j] - weights[i]);
+    return say("To write ", word(targetText(view.tokens[view.at] ?? config.eos_id)), ", the decoder looks most at ", word(sourceText(first)), ` (${percent(weights[first])})`,
+      weights[second] >= 0.01 && [", then at ", word(sourceText(second)), ` (${percent(weights[second])})`], ".");
+  }
+
+  function sayNext() {
+    const [first, second] = view.ranked;
+    return say(word(targetText(first.id)), ` has ${percent(first.probability)}, `, word(targetText(second.id)), ` comes next with ${percent(second.probability)}.`,
+      tour && state.mode !== "sample" && first.probability > 0.85 && first.probability < 0.93 && " It is never quite sure: in training, a tenth of each answer was kept back for all other tokens (label smoothing).");
+  }
+
+  // From which part on the decoder would say what it says in the end.
+  function sayMap() {
+    const final = view.ranked[0].id, layers = parts.filter((part) => part.side === "d" && part.layer);
+    const says = layers.map((part) => probe(row(recordOf(part).x, view.at)).id);
+    const from = says.findLastIndex((id) => id !== final) + 1, part = layers[from];
+    if (!part) return say("Only the output makes it ", word(targetText(final)), ".");
+    return say(from > 0 && ["Below, the decoder would say ", word(targetText(says[from - 1])), ". "], `From ${part.name.toLowerCase()} in layer ${part.layer} on, it would say `, word(targetText(final)), ".");
+  }
+
+  function sayPart(part, at, out) {
+    if (part.kind === "attention") {
+      const { inner } = recordOf(part), weights = row(inner.weights[state.head - 1], at), names = rowNames(part, inner);
+      const key = keyOf(weights), best = argmax(weights);
+      return say(`Head ${state.head} of ${named(part)}: `, part.side === "e" ? word(sourceText(at)) : ["the word after ", word(targetText(view.inputs[at]))],
+        ` gives ${percent(weights[key])} of its attention to `, word(names.keys[key]), key !== best && [`, and most (${percent(weights[best])}) to `, word(names.keys[best])], ".",
+        state.off.has(`head:${part.at}.${state.head}`) && " But the head is switched off, and passes on zeros.");
+    }
+    if (part.kind === "ff") {
+      const record = recordOf(part), hidden = row(record.inner.hidden, at);
+      return say(`Of its ${hidden.length} hidden numbers, ${hidden.filter((value) => value > 0).length} are above 0; ReLU has set the others to 0. The output is ${number(length(row(record.inner.output, at)), 1)} long, the vector that it is added to ${number(length(row(record.before, at)), 1)}.`);
+    }
+    if (part.kind === "embedding") {
+      const id = part.side === "e" ? view.ids[at] : view.inputs[at];
+      return say(word(part.side === "e" ? sourceText(at) : targetText(id)), ` is row ${id} of the table, and stands at position ${at}, counted from 0.`);
+    }
+    if (part.kind === "output") {
+      const [first, second] = view.ranked, logits = row(view.trace.logits, view.at);
+      return say(word(targetText(first.id)), ` has the largest logit, ${number(logits[first.id], 1)}, before `, word(targetText(second.id)), ` with ${number(logits[second.id], 1)}. The softmax makes that ${percent(first.probability)} against ${percent(second.probability)}.`);
+    }
+    return null;
+  }
+
+  // The token that the whole model would write here: how probable it was, and is.
+  function wasIs() {
+    const id = view.wholeTokens[view.at] ?? config.eos_id, now = view.ranked[0], was = Math.exp(view.wholeLogged[id]);
+    return [word(targetText(id)), ` was ${percent(was)}, is ${percent(probabilityOf(view.trace, id))}`, now.id !== id && ["; ", word(targetText(now.id)), ` has ${percent(now.probability)}`], ". "];
+  }
+
+  function sayBroken() {
+    if (!state.off.size) return say("Everything is on. Switch something off, and the sentence is translated again.");
+    const heads_off = [...state.off].filter((each) => each.startsWith("head:")).length;
+    const others = [...state.off].filter((each) => !each.startsWith("head:")).map((each) => SWITCHES.find(([name]) => name === each)?.[1] ?? each.replace(":", " in ").replace("_", " "));
+    return say(`Off: ${[...others, heads_off && `${heads_off} of ${heads} heads`].filter(Boolean).join(", ")}. `, ...(String(view.wholeTokens) === String(view.now.answer.tokens) ? ["The words stay the same."] : ["It was ", quoted(target.decode(view.wholeTokens)), ", it is ", quoted(target.decode(view.tokens)), "."]));
   }
 
   // What a card of the tour asks about, and how it gets there
