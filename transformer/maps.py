@@ -13,12 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from transformer.beyond.language_model import LanguageModel
+from transformer.decoder import Decoder
 from transformer.decoding.support import overridden, unwrap, unwrap_to
+from transformer.encoder import Encoder
 from transformer.model import Transformer
+from transformer.pretrained.torch import Stacks
 
 __all__ = [
     "attention_layers",
     "AttentionMaps",
+    "maps_by_kind",
     "attention_maps",
     "self_attention_maps",
     "Head",
@@ -27,20 +31,26 @@ __all__ = [
 ]
 
 
+_WITH_LAYERS = (Transformer, LanguageModel, Stacks, Encoder, Decoder)
+
+
 def attention_layers(model: nn.Module) -> dict[str, list[Any]]:
     """The attention sublayers of a model by kind, each from the lowest layer up.
 
-    A Transformer has three kinds, a language model one: masked.
+    A Transformer has three kinds, a language model one: masked. A stack alone, or what
+    `from_torch` makes of an `nn.Transformer`, has those of its layers.
     """
-    inner: Any = unwrap_to((Transformer, LanguageModel), model, "attention_layers")
-    own = [layer.self_attention for layer in inner.encoder.layers]
-    if isinstance(inner, LanguageModel):
-        return {"masked": own}
-    return {
-        "encoder": own,
-        "masked": [layer.self_attention for layer in inner.decoder.layers],
-        "cross": [layer.cross_attention for layer in inner.decoder.layers],
-    }
+    inner: Any = unwrap_to(_WITH_LAYERS, model, "attention_layers")
+    sides = [getattr(inner, side, None) for side in ("encoder", "decoder")]
+    kinds: dict[str, list[Any]] = {}
+    for stack in filter(None, sides if any(sides) else [inner]):
+        own = [layer.self_attention for layer in stack.layers]
+        if isinstance(stack, Decoder):
+            cross = [layer.cross_attention for layer in stack.layers]
+            kinds |= {"masked": own, "cross": cross}
+        else:
+            kinds["masked" if isinstance(inner, LanguageModel) else "encoder"] = own
+    return kinds
 
 
 class AttentionMaps(NamedTuple):
@@ -101,9 +111,15 @@ def _weights(
     return cast("Tensor", attention.weights(query, key, mask))
 
 
-def _caught(model: nn.Module, *inputs: Tensor) -> dict[str, Tensor]:
-    """The weights of each kind of layer while the model reads: (batch, layers, …)."""
-    twin = _twin(unwrap_to((Transformer, LanguageModel), model, "attention_maps"), {})
+def maps_by_kind(
+    model: nn.Module, *inputs: Tensor | None
+) -> dict[str, Float[Tensor, "batch layers heads queries keys"]]:
+    """The weights of each kind of layer while a model or a stack reads its inputs.
+
+    A stack reads vectors and masks, as its `forward` does: this gives the maps of what
+    `from_torch` makes. For a model see `attention_maps`, which says what is refused.
+    """
+    twin = _twin(unwrap_to(_WITH_LAYERS, model, "maps_by_kind"), {})
     kinds = attention_layers(twin)
     if any({*one} & {*other} for one, other in combinations(kinds.values(), 2)):
         raise ValueError("one attention layer is in two kinds of place")
@@ -153,7 +169,7 @@ def attention_maps(
             "each source needs one target, "
             f"got {len(source_ids)} sources and {len(target_ids)} targets"
         )
-    return AttentionMaps(**_caught(model, source_ids, target_ids))
+    return AttentionMaps(**maps_by_kind(model, source_ids, target_ids))
 
 
 def self_attention_maps(
@@ -167,7 +183,7 @@ def self_attention_maps(
         ValueError: for ids that the model refuses, and anything but a LanguageModel.
     """
     unwrap_to(LanguageModel, model, "self_attention_maps")
-    return _caught(model, ids)["masked"]
+    return maps_by_kind(model, ids)["masked"]
 
 
 def _zero_head(number: int, count: int) -> Callable[[nn.Module, tuple[Tensor]], Tensor]:

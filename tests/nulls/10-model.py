@@ -95,10 +95,8 @@ agree = (36_900.0, 37_100.0)
 
 # %% claim: Outputs and the gradients of every weight equal those of
 # null: each keeps its own random weights
-from_torch_of = our_model
-our_model = lambda theirs, norm_first, dtype: from_torch_of(
-    torch_model(norm_first, dtype), norm_first, dtype
-)
+copied = from_torch
+from_torch = lambda theirs: copied(torch_model(norm_first, dtype))
 
 # %% claim: Outputs and the gradients of every weight equal those of
 # null: ours without the causal mask

@@ -71,21 +71,58 @@ def question(rng):
 
 # %% claim: Both give the same output
 # null: weights of its own
-ours = nn.ModuleDict(
-    {"encoder": Encoder(64, 4, 128, 2), "decoder": Decoder(64, 4, 128, 2)}
-)
+ours = from_torch(nn.Transformer(64, 4, 2, 2, 128, norm_first=True).eval())
 with torch.no_grad():
-    output = ours["decoder"](writes, ours["encoder"](reads), target_mask=causal)
+    output = ours(
+        reads, writes, mask_from_torch(None, padding), mask_from_torch(future)
+    )
 
 # %% claim: Both give the same output
-# null: the mask as it is
+# null: the padding as it is
 with torch.no_grad():
-    expected = theirs(reads, writes, tgt_mask=causal)
+    output = ours(reads, writes, padding[:, None, None], mask_from_torch(future))
 
 # %% claim: Both give the same output
 # null: the way back loses half of the bits
-state_dict = ours.state_dict
-ours.state_dict = lambda: {n: w.half().float() for n, w in state_dict().items()}
+there = to_torch
+to_torch = lambda ours: {n: w.half().float() for n, w in there(ours).items()}
+
+# %% claim: The maps are those that `need_weights=True`
+# null: the maps of the heads in another order
+maps = maps.flip(2)
+
+# %% claim: The maps are those that `need_weights=True`
+# null: the padding is attended to
+maps = maps_by_kind(encoder, reads)["encoder"]
+
+# %% claim: The maps are those that `need_weights=True`
+# null: another head is switched off
+with torch.no_grad(), ablate_heads(encoder, Head("encoder", 1, 2)):
+    without = encoder(reads, shown)
+
+# %% claim: The weights of a single attention
+# null: their mean over the heads
+weights = weights.mean(dim=1, keepdim=True).expand_as(weights)
+
+# %% claim: One position at a time
+# null: the cache forgets the first position
+stores[:, :, :, :, 0] = 0
+with torch.no_grad():
+    steps[1:] = [step(vectors[:, [at]], at) for at in range(1, 5)]
+
+# %% claim: One position at a time
+# null: the source's padding is attended to
+shown = torch.ones_like(shown)
+with torch.no_grad():
+    steps = [step(vectors[:, [at]], at) for at in range(5)]
+
+# %% claim: Each step with the cache gives the logits
+# null: every vector stands at place 0
+Places.forward = lambda self, x, start=0: x + self.table.weight[: x.size(1)]
+
+# %% claim: Each step with the cache gives the logits
+# null: the loaded model is a fresh one
+again = with_our_stacks(Yours())
 
 # %% claim: The exported program gives
 # null: an untrained model is exported
