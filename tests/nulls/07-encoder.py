@@ -142,15 +142,15 @@ repaired["PyTorch's default", "norms only"] = repaired[
     "PyTorch's default", "as in the paper"
 ]
 
-# %% claim: At a rate of 0.02, post-norm learns only with warm-up.
+# %% claim: At a rate of 0.015, post-norm learns only with warm-up.
 # null: warm-up makes no difference
 right["post-norm, warm-up"] = right["post-norm"]
 
-# %% claim: At a rate of 0.02, post-norm learns only with warm-up.
+# %% claim: At a rate of 0.015, post-norm learns only with warm-up.
 # null: the order of the norm makes no difference
 right["pre-norm"] = right["post-norm"]
 
-# %% claim: At a rate of 0.02, post-norm learns only with warm-up.
+# %% claim: At a rate of 0.015, post-norm learns only with warm-up.
 # null: entries grow in both
 size["post-norm, warm-up"] = size["pre-norm, warm-up"]
 
@@ -195,7 +195,7 @@ Residual.forward = lambda self, x, sublayer: forward(self, self.dropout(x), subl
 # null: dropout does no harm
 score["train"] = score["eval"]
 
-# %% claim: At a rate of 0.02, post-norm learns only with warm-up.
+# %% claim: At a rate of 0.015, post-norm learns only with warm-up.
 # null: post-norm's vectors vanish
 size["post-norm, warm-up"] = [0.0] * 7
 
