@@ -232,7 +232,6 @@ def files(book, whole, tmp_path_factory):
         ("translate --weights {lm} x", "is a language model: "),
         ("evaluate {lm} --split test", "--split is for translators"),
         ("words --weights {lm}", "is a language model: "),
-        ("explore --weights {lm} --out {folder}/x.html", "is a language model: "),
         ("generate --weights {translator} x", "is a translator: "),
         ("generate x", "missing option '--weights'"),
         ("generate --weights {folder}/nothing x", "no checkpoint at"),

@@ -1,4 +1,4 @@
-"""The live model: a translator's model on a page that needs no server, no network.
+"""The live model: a model on a page that needs no server and no network.
 
 `page` makes one self-contained file, `script` what a page of the book loads when its
 reader comes to it, `still` the picture that stands there until then. All of it needs
@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformer.live.model import (
     LIMIT,
@@ -21,6 +21,7 @@ from transformer.live.model import (
     known_sentences,
 )
 from transformer.live.still import Still, still
+from transformer.live.text import Readable, as_writer, describe_text, text_still
 from transformer.weights.files import write_atomically
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
 
 _FOLDER = Path(__file__).parent
 _VIEW = ("draw.js", "tour.js", "page.js")
+_TEXT_VIEW = ("draw.js", "text.js", "text_page.js")  # of a language model
 
 
 def _read(name: str) -> str:
@@ -76,19 +78,25 @@ def script(model: Explorable, name: str, links: str | None = None) -> str:
 
 def _script(data: dict[str, Any], name: str, links: str | None) -> str:
     style = _read("still.css") + _read("page.css")
-    program = _short(engine() + "".join(map(_read, _VIEW)))
+    return _assemble(_VIEW, style, {**data, "links": links}, "start", name)
+
+
+def _assemble(
+    view: Sequence[str], style: str, data: dict[str, Any], start: str, name: str
+) -> str:
+    program = _short(engine() + "".join(map(_read, view)))
     return (
         '(() => {\n"use strict";\n'
         f"{program}"
         f"const style = {_script_safe(style)};\n"
-        f"const data = {_script_safe({**data, 'links': links})};\n"
-        f"start({_script_safe(name)}, data, style);\n"
+        f"const data = {_script_safe(data)};\n"
+        f"{start}({_script_safe(name)}, data, style);\n"
         "})();\n"
     )
 
 
 def page(
-    model: Explorable,
+    model: Readable,
     sentences: Sequence[str] | None = None,
     title: str | None = None,
     links: str | None = None,
@@ -97,26 +105,39 @@ def page(
 
     `sentences` are offered to try (up to 60 of them are in the page), and half
     precision must keep the words of their translations; without them they are those of
-    the phrasebook's grammar, or of a run's validation set.
+    the phrasebook's grammar, or of a run's validation set. Of a language model they
+    are beginnings of texts.
 
     Raises:
         ValueError: for a model that is too large or not the book's, a tokenizer that is
             not the book's, or a file that `Translator.load` refuses.
     """
-    translator = as_translator(model)
+    writer = as_writer(model)
+    if writer is not None:
+        data = describe_text(writer, sentences, title)
+        style = _read("still.css") + _read("text.css")
+        program = _assemble(_TEXT_VIEW, style, data, "startText", "model")
+        return _document(data["title"], text_still(writer, data["prompts"]), program)
+    other = cast("Explorable", model)
+    translator = as_translator(other)
     if sentences is None:
-        sentences = known_sentences(translator, model)
+        sentences = known_sentences(translator, other)
     data = describe(translator, sentences, title)
     picture = still(translator, data["examples"][0], "still")
+    return _document(data["title"], picture.html, _script(data, "model", links))
+
+
+def _document(title: str, picture: str, program: str) -> str:
+    """A page: its model's picture, which the program replaces."""
     style = _read("standalone.css") + _read("still.css")
-    name = html.escape(data["title"])
+    name = html.escape(title)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{name}</h1>\n"
-        f'<div class="live" data-live="model">\n{picture.html}\n</div>\n'
-        f"</main>\n<script>\n{_script(data, 'model', links)}</script>\n"
+        f'<div class="live" data-live="model">\n{picture}\n</div>\n'
+        f"</main>\n<script>\n{program}</script>\n"
         "</body>\n</html>\n"
     )
 
@@ -124,9 +145,7 @@ def page(
 class LiveModel:
     """A live model in a notebook's output, or a file: `save` writes it."""
 
-    def __init__(
-        self, model: Explorable, sentences: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, model: Readable, sentences: Sequence[str] | None = None) -> None:
         self.page = page(model, sentences)
 
     def __repr__(self) -> str:
@@ -143,8 +162,8 @@ class LiveModel:
         write_atomically(Path(path), self.page.encode())
 
 
-def explore(model: Explorable, sentences: Sequence[str] | None = None) -> LiveModel:
-    """Show a live model: a translator, its file, a run's folder, or a model alone.
+def explore(model: Readable, sentences: Sequence[str] | None = None) -> LiveModel:
+    """Show a live model: of a translator, a language model, its file or run, or alone.
 
     Raises:
         ValueError: for what `page` refuses.

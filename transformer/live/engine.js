@@ -513,7 +513,8 @@ function readNumbers(text, dtype) {
   return dtype === "float16" ? halfToFloat(new Uint16Array(bytes.buffer)) : new Float32Array(bytes.buffer);
 }
 
-function loadModel({ config, eps, tensors, dtype, weights }) {
+// Each tensor in its place: "encoder.layers.0.self_attention.query_proj.weight".
+function readTensors({ config, tensors, dtype, weights }) {
   const model = { config }, numbers = readNumbers(weights, dtype);
   let at = 0;
   for (const [name, shape] of tensors) {
@@ -522,7 +523,15 @@ function loadModel({ config, eps, tensors, dtype, weights }) {
     let part = model;
     path.forEach((key, i) => { part = part[key] ??= /^\d/.test(path[i + 1]) ? [] : {}; });
     part[last] = matrix(rows, cols, numbers.subarray(at, (at += rows * cols)));
-    if (path.at(-1) === "norm") part.eps = eps;
+  }
+  return model;
+}
+
+function loadModel(data) {
+  const model = readTensors(data), { config, eps } = data;
+  for (const side of [model.encoder, model.decoder]) {
+    if (side.norm) side.norm.eps = eps;
+    for (const layer of side.layers) for (const { norm } of layer.residuals) norm.eps = eps;
   }
   model.position ??= { table: sinusoids(config.max_length, config.d_model) };
   if (config.tie_embeddings) {

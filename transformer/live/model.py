@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ __all__ = [
     "describe",
     "describe_model",
     "describe_tokenizer",
+    "half_precision",
     "known_sentences",
+    "pack",
+    "plain_twin",
 ]
 
 LIMIT = 20_000_000  # parameters: 53 MB of text in half precision
@@ -205,18 +208,30 @@ def describe_model(
         ValueError: for a model that is too large or computes something else than the
             book's.
     """
-    model = _plain(unwrap(model))
-    dtype = "float16" if _same_words(model, sources or _random(model)) else "float32"
-    tensors, chunks = [], []
-    for name, tensor in _tensors(model):
-        tensors.append([name, list(tensor.shape)])
-        chunks.append(tensor.to(getattr(torch, dtype)).contiguous().numpy().tobytes())
-    (eps,) = {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)}
+    inner = unwrap(model)
+    config = inner.config
+    ids = torch.tensor(_random(inner, 1, 5))
+    target = torch.tensor([[config.bos_id] * min(3, config.max_length)])
+    plain = plain_twin(inner, Transformer, SETTINGS, ids, target)
+    half = _same_words(plain, sources or _random(plain))
+    (eps,) = {m.eps for m in plain.modules() if isinstance(m, nn.LayerNorm)}
     return {
-        "config": dataclasses.asdict(model.config),
+        "config": dataclasses.asdict(config),
         "eps": eps,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "dtype": dtype,
+        "parameters": sum(weight.numel() for weight in plain.parameters()),
+        **pack(_tensors(plain), half),
+    }
+
+
+def pack(named: Iterable[tuple[str, Tensor]], half: bool) -> dict[str, Any]:
+    """Tensors as a page can hold them: names, shapes, and all numbers as one text."""
+    tensors, chunks = [], []
+    dtype = torch.float16 if half else torch.float32
+    for name, tensor in named:
+        tensors.append([name, list(tensor.shape)])
+        chunks.append(tensor.to(dtype).contiguous().numpy().tobytes())
+    return {
+        "dtype": "float16" if half else "float32",
         "tensors": tensors,
         "weights": base64.b64encode(b"".join(chunks)).decode(),
     }
@@ -235,8 +250,13 @@ def _tensors(model: Transformer) -> Iterable[tuple[str, Tensor]]:
         yield name, tensor
 
 
-def _plain(model: Transformer) -> Transformer:
-    """The book's modules with these weights, in float32 on the CPU.
+def plain_twin(
+    model: Any, kind: Callable[[Any], Any], settings: set[str], *inputs: Tensor
+) -> Any:
+    """The book's modules with a model's weights, in float32 on the CPU.
+
+    `kind` makes them from the config, all of whose fields are to be among `settings`;
+    both must make the same of the `inputs`.
 
     Raises:
         ValueError: for a model that is too large, or that computes something else.
@@ -249,21 +269,19 @@ def _plain(model: Transformer) -> Transformer:
         )
     require_known_parts(model, "the page")
     for setting in dataclasses.asdict(model.config):
-        if setting not in SETTINGS:
+        if setting not in settings:
             raise ValueError(f"the page does not know the setting {setting!r}")
-    plain = Transformer(model.config).eval()
+    plain = kind(model.config).eval()
     try:
         plain.load_state_dict(model.state_dict())
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"the page runs the book's modules alone: {reason}") from None
-    ids = torch.tensor(_random(plain, 1, 5))
-    target = torch.tensor([[model.config.bos_id] * min(3, model.config.max_length)])
     where = next(model.parameters())
     copied = copy.deepcopy(model).eval()
     with torch.no_grad():
-        theirs = copied(ids.to(where.device), target.to(where.device)).float().cpu()
-        ours = plain(ids, target)
+        theirs = copied(*(each.to(where.device) for each in inputs)).float().cpu()
+        ours = plain(*inputs)
     exact = where.dtype in (torch.float32, torch.float64)
     near = 1e-3 if exact else 0.1 * float(ours.abs().max())
     if not (theirs - ours).abs().max() <= near:
@@ -272,6 +290,16 @@ def _plain(model: Transformer) -> Transformer:
             "else: are there hooks on its modules?"
         )
     return plain
+
+
+def half_precision(model: Any) -> Any:
+    """A copy with rounded weights; None if half precision cannot hold them."""
+    rounded = copy.deepcopy(model)
+    for weight in rounded.parameters():
+        weight.data = weight.data.half().float()
+        if not weight.isfinite().all():
+            return None
+    return rounded
 
 
 def _random(model: Transformer, count: int = 100, longest: int = 12) -> list[list[int]]:
@@ -290,11 +318,9 @@ def _random(model: Transformer, count: int = 100, longest: int = 12) -> list[lis
 
 def _same_words(model: Transformer, sources: Sequence[Sequence[int]]) -> bool:
     """Whether half precision leaves every translation as it was, for 34 tokens."""
-    rounded = copy.deepcopy(model)
-    for weight in rounded.parameters():
-        weight.data = weight.data.half().float()
-        if not weight.isfinite().all():
-            return False
+    rounded = half_precision(model)
+    if rounded is None:
+        return False
     length = min(model.config.max_length, 34)
     return all(
         search(rounded, sources, length) == search(model, sources, length)
