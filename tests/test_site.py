@@ -1084,3 +1084,127 @@ def test_what_chapters_say_of_their_live_views_is_so(page: Page) -> None:
     page.wait_for_url(f"**/{(whole or '').removeprefix('../')}")
     wait_for_live_models(page)
     assert owners.words == "Jane sells his car"
+
+
+def test_what_the_live_page_says_to_look_for_is_there(page: Page) -> None:
+    model = Model(page, EXPLORE)
+    states = page.locator("section li a[href^='#s=']")
+    hrefs = [link.get_attribute("href") or "" for link in states.all()]
+    her, greedy, beam, unordered, one, three = hrefs
+
+    def follow(state: str) -> str:
+        before = model.updates
+        page.locator(f'section li a[href="{state}"]').click()
+        page.wait_for_function(
+            "n => document.querySelector('[data-live]').dataset.updates > n", arg=before
+        )
+        return model.words
+
+    assert follow(her) == "Jane sells her car"
+    probes = {
+        block.get_attribute("data-at"): block.inner_text().split()[-1]
+        for block in page.locator("[data-at^=d]").all()
+    }
+    right = [at for at, probe in probes.items() if probe == "her"]
+    assert right == ["d2.cross", "d2.ff"]
+    assert "black" not in follow(greedy)
+    assert follow(beam) == "the big dog likes the small white cat"
+    follow(unordered)
+    weights = page.locator(".live-attended ol").first.locator("b").all_inner_texts()
+    assert weights[0] == weights[5] == ".50"
+    assert follow(one) == "Jane sells her car"
+    buttons = page.locator(".live-head-grid button")
+    assert buttons.count() == 24
+    for n in range(24):
+        buttons.nth(n).click()
+        assert "the same words" in page.locator(".live-whole").inner_text()
+        buttons.nth(n).click()
+    assert follow(three) == "Jane sells his car"
+
+
+def test_an_exercise_is_answered_on_the_page(home: str, page: Page) -> None:
+    page.goto(f"{home}/book/03-queries-keys-values.html")
+    form = page.locator("form.answer").first
+    said, fields = form.get_by_role("status"), form.locator("input")
+    for written, words in (
+        (["", ""], "○ Not answered yet: fill in every field."),
+        (["5", ""], "○ Not answered yet: fill in every field."),
+        (["5", "five"], "✗ “five” is no number"),
+        (["5", "10/2"], "✗ You only stretched (1, 1)"),
+        (["0", "9"], "✓ Longer, and at a wider angle"),
+    ):
+        for field, text in zip(fields.all(), written, strict=True):
+            field.fill(text)
+        fields.last.press("Enter")
+        page.wait_for_function(
+            "words => document.querySelector('.verdict').textContent.startsWith(words)",
+            arg=words,
+        )
+        invalid = form.locator("[aria-invalid]")
+        assert invalid.count() == (1 if "no number" in words else 0)
+    page.evaluate(AXE)
+    for text in ("9", "8"):  # right, then wrong
+        fields.last.fill(text)
+        form.get_by_role("button", name="Check").click()
+        assert said.inner_text().strip() or said.wait_for() is None
+        for scheme in ("light", "dark"):
+            wear(page, scheme)
+            assert not page.evaluate(INACCESSIBLE, ["form.answer"])
+
+
+def test_a_thumb_answers_with_choices_lists_and_a_matrix(
+    home: str, phone: Page
+) -> None:
+    for name, give, words in (
+        ("12-training", "causal mask", "✗ B does not lack the causal mask"),
+        ("09-decoder", "3–5", "✗ For septembre: The causal mask is for the target."),
+        ("05-multi-head", "0", "✗ All entries are 0"),
+    ):
+        phone.goto(f"{home}/book/{name}.html")
+        form = phone.locator("form.answer").first
+        for field in form.locator("select").all():
+            field.select_option(give)
+        for field in form.locator("input").all():
+            field.fill(give)
+        assert phone.evaluate(TOO_WIDE) == []
+        for box in form.locator("input, select, button").all():
+            assert box.bounding_box()["height"] >= 32
+        form.get_by_role("button").click()
+        form.get_by_role("status").get_by_text(words).wait_for()
+
+
+def test_without_scripts_an_exercise_names_its_cell(
+    home: str, page: Page, unscripted: Page
+) -> None:
+    for reader in (page, unscripted):
+        reader.goto(f"{home}/book/03-queries-keys-values.html")
+        scripts = reader is page
+        assert reader.locator("form.answer").first.is_visible() == scripts
+        lines = reader.locator(".answer-elsewhere")
+        seen = [line.is_visible() for line in lines.all()]
+        assert seen == [not scripts, not scripts, True]
+        assert reader.locator(".wanted").is_visible() == scripts
+        assert reader.locator(".stub").is_visible() != scripts
+        book = lines.last.get_by_role("link", name="notebook").get_attribute("href")
+        assert (SITE / "book" / book).resolve().exists()
+    lines = page.locator(".answer-elsewhere:visible")
+    lines.get_by_role("link", name="cell").click()
+    assert page.locator(".stub").is_visible()
+    assert "check_attend_others(" in page.locator(".stub").inner_text()
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_notebooks_words_stay_in_notebooks(name: str) -> None:
+    text = (SITE / f"{name}.html").read_text(encoding="utf-8")
+    assert "not answered yet" not in text
+    exercises = len(re.findall(r'<div class="[^"]*tag_exercise', text))
+    assert exercises >= 3
+    answered = text.count('<form class="answer"')
+    told = text.count('<p class="answer-elsewhere ">')
+    assert answered + told >= exercises
+    wanted = re.findall(r'<div class="[^"]*wanted[^"]*">(.*?)</pre>', text, re.DOTALL)
+    assert len(wanted) == told
+    for stub in wanted:
+        assert "..." not in stub
+        assert "check_" not in stub
+        assert "import" not in stub

@@ -174,8 +174,9 @@ def mend(
 
     Docutils gives bibliographies a role that ARIA has withdrawn; Sphinx breaks a long
     signature with a definition list that has no terms, inside another list's term;
-    and a table's blank corner is no header. Marks that style nothing weigh something.
-    A line does not break between a formula and the comma after it.
+    and a table's blank corner is no header. Marks that style nothing weigh something,
+    and the space before a link to an exercise is no part of the link. A line does not
+    break between a formula and the comma after it.
     """
     body = context.get("body", "")
     body = body.replace(' role="doc-biblioentry"', "")
@@ -184,6 +185,7 @@ def mend(
     for _ in range(2):  # one inside another
         body = re.sub(r'<span class="(?:pre|[wnp])">([^<]*)</span>', r"\1", body)
     body = BESIDE.sub(r'<span class="kept">\g<0></span>', body)
+    body = re.sub(r"(Solution to)(<a [^>]*>) ", r"\1 \2", body)
     context["body"] = re.sub(
         r'<dl>\s*(<dd><em class="sig-param.*?)</dl>',
         lambda lines: f"<span>{lines[1]}</span>".replace(

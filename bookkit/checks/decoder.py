@@ -2,26 +2,26 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bookkit.exercises import (
-    Refused,
     Verdict,
     array,
     blanks,
     exercise,
     holds,
     near,
-    number,
+    numbers,
     right,
     tensor,
     unanswered,
     wrong,
 )
+from bookkit.forms import form
 from transformer.text.batches import pad
 from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
@@ -130,17 +130,17 @@ def check_shift(answer: Callable[[list[list[int]]], Any]) -> Verdict:
 
 def _positions(answer: Any) -> list[int]:
     """The positions that a reader listed, each once, in order."""
-    if isinstance(answer, str) or not isinstance(answer, Iterable):
-        raise Refused("Give lists of position numbers, such as [0, 1].")
-    return sorted({int(number(each, "the number of a position")) for each in answer})
+    found = numbers(answer, "lists of position numbers, such as [0, 1]")
+    return sorted({int(place) for place in found})
 
 
 @exercise
+@form("dictionary", "Africa", "septembre", several=True)
 def check_notices(answer: Mapping[str, Any]) -> Verdict:
     """The decoder positions that change with a target word, and with a source word."""
     africa, september = map(_positions, blanks(answer, ("Africa", "septembre")))
     for word, places in (("Africa", africa), ("septembre", september)):
-        if not set(places) <= set(range(6)):
+        if any(place not in range(6) for place in places):
             return wrong(
                 f"For {word}: positions are numbered from 0 to 5; <bos> is 0 and "
                 "September is 5."

@@ -16,6 +16,7 @@ from bookkit.exercises import (
     truth,
     wrong,
 )
+from bookkit.forms import form
 
 __all__ = ["patient", "check_patients", "check_padding_matters", "check_pairs"]
 
@@ -58,6 +59,7 @@ _WHY_NOT = {
 
 
 @exercise
+@form("dictionary", "1", "2", "3", choices=tuple(CHOICES))
 def check_patients(diagnosis: Mapping[Any, Any]) -> Verdict:
     """Exercise: which of five faults each of three models has."""
     answers = blanks(diagnosis, tuple(ILLNESSES))
@@ -127,6 +129,7 @@ def check_padding_matters(padding_matters: Callable[..., bool]) -> Verdict:
 
 
 @exercise
+@form("dictionary", "one layer", "two layers")
 def check_pairs(pairs: Mapping[str, Any]) -> Verdict:
     """Exercise: how many pairs leak through a mask that is off by one."""
     one, two = map(number, blanks(pairs, ("one layer", "two layers")))

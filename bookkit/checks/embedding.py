@@ -19,6 +19,7 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
 
 
 def _looked_up(ids: Tensor, gradient: Tensor, vocab_size: int) -> Tensor:
@@ -89,6 +90,7 @@ def check_table_gradient(
 
 
 @exercise
+@form("list", "first number", "second number")
 def check_never(row: Sequence[float] | Tensor) -> Verdict:
     """Exercise: a long row whose word never has the highest score."""
     row = numbers(row, "the two numbers of a row, such as [1, 2]")
@@ -101,8 +103,8 @@ def check_never(row: Sequence[float] | Tensor) -> Verdict:
         score = h[0] * row[0] + h[1] * row[1]
         best = max(h[0] * x + h[1] * y for x, y in others)
         if score > best + 1e-5:  # a row on a side only ties
-            found = f"With h = {h} its score is {score:.6g}, and the others' at most "
-            found += f"{best}."
+            found = f"With h = ({h[0]}, {h[1]}) its score is {score:.6g}, and the "
+            found += f"others' at most {best:.6g}."
             if length > 4:
                 return wrong(
                     f"{found} A row longer than all others always wins for some h, "

@@ -17,6 +17,7 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
 from transformer.encoder import Residual
 from transformer.multi_head import MultiHeadAttention
 
@@ -100,6 +101,7 @@ def check_layer_norm(answer: Callable[[Tensor], Tensor]) -> Verdict:
 
 
 @exercise
+@form("one", "layers")
 def check_reaches(answer: float) -> Verdict:
     """How many of six layers change their output when layer 3's weights change."""
     layers = number(answer)

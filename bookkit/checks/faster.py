@@ -18,9 +18,11 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
 
 
 @exercise
+@form("one", "gigabytes")
 def check_logits(gigabytes: Any) -> Verdict:
     """Exercise: what the logits of a batch weigh."""
     known = {

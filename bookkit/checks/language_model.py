@@ -18,6 +18,7 @@ from bookkit.exercises import (
     tensor,
     wrong,
 )
+from bookkit.forms import form
 
 
 @exercise
@@ -102,6 +103,7 @@ def check_perplexity(perplexity: Callable[[Tensor, Tensor], Any]) -> Verdict:
 
 
 @exercise
+@form("one", "bits a character")
 def check_vocabularies(bits: Any) -> Verdict:
     """Exercise: bits a character of a model that reads subwords."""
     answer = number(bits)

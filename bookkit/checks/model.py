@@ -17,6 +17,7 @@ from bookkit.exercises import (
     truth,
     wrong,
 )
+from bookkit.forms import form
 from transformer.encoder import EncoderLayer
 from transformer.model import Transformer, TransformerConfig
 
@@ -117,6 +118,13 @@ def check_count(answer: Callable[[int, int, int, int, int], int]) -> Verdict:
 
 
 @exercise
+@form(
+    "dictionary",
+    "num_heads=16",
+    "norm_first=True",
+    "tie_embeddings=False",
+    "num_decoder_layers=7",
+)
 def check_cost(answer: Mapping[str, Any]) -> Verdict:
     """What four changes of the base model add to its parameters."""
     attention, table, norm = 4 * (512 * 512 + 512), 37_000 * 512, 1024

@@ -16,17 +16,114 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
+
+Rows = list[list[float]]
 
 
-def _visit() -> tuple[Tensor, Tensor]:
-    """The chapter's five words, codes left out, and what reads their kind."""
+def _visit() -> Rows:
+    """The chapter's five words, a row of eight numbers each, codes left out."""
     x = torch.zeros(5, 8)
     x[[0, 1, 2, 4], [0, 1, 2, 3]] = 1
     x[:, 4:] = torch.randn(5, 4, generator=torch.Generator().manual_seed(5)) / 2
-    return x, torch.eye(8)[:, :4]
+    rows: Rows = x.tolist()
+    return rows
+
+
+_WORDS = _visit()
+
+
+def _attended(query_weight: Rows, factor: float = 1.0) -> Rows:
+    """What each word attends to, by kind: a word's key is its first four numbers."""
+    rows = []
+    for word in _WORDS:
+        query = [
+            factor * sum(x * row[j] for x, row in zip(word, query_weight, strict=True))
+            for j in range(4)
+        ]
+        scores = [
+            sum(q * k for q, k in zip(query, key[:4], strict=True)) / math.sqrt(4)
+            for key in _WORDS
+        ]
+        raised = [math.exp(score - max(scores)) for score in scores]
+        rows.append([one / sum(raised) for one in raised])
+    return rows
+
+
+def _even(weights: list[float]) -> bool:
+    """Whether a word attends to all words alike."""
+    return all(abs(weight - 0.2) < 0.02 for weight in weights)
+
+
+def _question(query_weight: Rows) -> Verdict:
+    """The verdict on a query projection of eight rows and four columns."""
+    attended = _attended(query_weight)
+    kinds, codes = query_weight[:4], query_weight[4:]
+    even = all(_even(attended[i]) for i in (0, 1, 3, 4))
+    if attended[2][1] >= 0.9 and even:
+        return right(
+            "L'Afrique attends to visite, and the other words attend to all words "
+            "alike."
+        )
+    if attended[1][2] >= 0.5 and _even(attended[2]):
+        return wrong(
+            "Rows and columns are swapped: visite attends to places. The row is the "
+            "kind of the query's word, the column the kind to be found."
+        )
+    if attended[2][1] < 0.9:
+        by_kind, by_code = any(map(any, kinds)), any(map(any, codes))
+        if by_code and not by_kind:
+            return wrong(
+                "That row belongs to the code: the rows of the kinds are the first "
+                "four."
+            )
+        if not by_kind and not by_code:
+            return wrong(
+                "All entries are 0, so all scores are 0 and every word gets the same "
+                "weight."
+            )
+        if not any(query_weight[2]) and not by_code:
+            return wrong(
+                "The row of places is empty, so l'Afrique has no query: you filled "
+                "another row."
+            )
+        row = ", ".join(f"{weight:.2f}" for weight in attended[2])
+        if _attended(query_weight, 8.0)[2][1] >= 0.9:
+            got = f"The weight on visite is only {attended[2][1]:.2f}"
+            if not even:
+                return wrong(
+                    f"{got}, and other words have a query as well: only the row of "
+                    "places should hold a number, and a larger one."
+                )
+            return wrong(
+                f"{got}: the entry is in the right place, but should be larger."
+            )
+        if _attended(query_weight, -8.0)[2][1] >= 0.9:
+            return wrong("The sign is wrong: visite gets less weight than the others.")
+        if attended[2][1] < 0.1:
+            return wrong(
+                f"L'Afrique does not attend to the action: its weights are {row}."
+            )
+        return wrong(
+            f"L'Afrique attends to other kinds as well: its weights are {row}."
+        )
+    if any(map(any, codes)):
+        return wrong(
+            "The query depends on the code too: only the rows of the kinds should "
+            "hold numbers."
+        )
+    return wrong(
+        "Other words have a query as well: only the row of places should hold a number."
+    )
 
 
 @exercise
+@form(
+    "matrix",
+    *("person", "action", "place", "time", "code 1", "code 2", "code 3", "code 4"),
+    columns=("person", "action", "place", "time"),
+    judge=_question,
+)
 def check_question(query_weight: Tensor) -> Verdict:
     """Check a query projection: only l'Afrique attends to anything, to visite."""
     query_weight = array(query_weight)
@@ -39,70 +136,7 @@ def check_question(query_weight: Tensor) -> Verdict:
         return wrong(f"The matrix should have 8 rows and 4 columns, and is {shape}.")
     if not query_weight.isfinite().all():
         return wrong("Use finite numbers only: 0 times infinity is NaN, not a score.")
-    x, read_kind = _visit()
-    keys = x @ read_kind
-
-    def weights(weight: Tensor) -> Tensor:
-        return ((x @ weight.float()) @ keys.T / math.sqrt(4)).softmax(-1)
-
-    attended = weights(query_weight)
-    others = attended[[0, 1, 3, 4]]
-    even = bool((others - 0.2).abs().max() < 0.02)
-    if attended[2, 1] >= 0.9 and even:
-        return right(
-            "L'Afrique attends to visite, and the other words attend to all words "
-            "alike."
-        )
-    afrique_is_even = bool((attended[2] - 0.2).abs().max() < 0.02)
-    if attended[1, 2] >= 0.5 and afrique_is_even:
-        return wrong(
-            "Rows and columns are swapped: visite attends to places. The row is the "
-            "kind of the query's word, the column the kind to be found."
-        )
-    if attended[2, 1] < 0.9:
-        if not query_weight[:4].any() and query_weight[4:].any():
-            return wrong(
-                "That row belongs to the code: the rows of the kinds are the first "
-                "four."
-            )
-        if not query_weight.any():
-            return wrong(
-                "All entries are 0, so all scores are 0 and every word gets the same "
-                "weight."
-            )
-        if query_weight.any() and not (query_weight[2].any() or query_weight[4:].any()):
-            return wrong(
-                "The row of places is empty, so l'Afrique has no query: you filled "
-                "another row."
-            )
-        row = ", ".join(f"{weight:.2f}" for weight in attended[2].tolist())
-        if weights(8 * query_weight)[2, 1] >= 0.9:
-            got = f"The weight on visite is only {attended[2, 1]:.2f}"
-            if not even:
-                return wrong(
-                    f"{got}, and other words have a query as well: only the row of "
-                    "places should hold a number, and a larger one."
-                )
-            return wrong(
-                f"{got}: the entry is in the right place, but should be larger."
-            )
-        if weights(-8 * query_weight)[2, 1] >= 0.9:
-            return wrong("The sign is wrong: visite gets less weight than the others.")
-        if attended[2, 1] < 0.1:
-            return wrong(
-                f"L'Afrique does not attend to the action: its weights are {row}."
-            )
-        return wrong(
-            f"L'Afrique attends to other kinds as well: its weights are {row}."
-        )
-    if query_weight[4:].abs().max() > 0:
-        return wrong(
-            "The query depends on the code too: only the rows of the kinds should "
-            "hold numbers."
-        )
-    return wrong(
-        "Other words have a query as well: only the row of places should hold a number."
-    )
+    return _question(query_weight.tolist())
 
 
 def _for_sizes(

@@ -18,6 +18,7 @@ from bookkit.exercises import (
     tensor,
     wrong,
 )
+from bookkit.forms import form
 from transformer.positional import PositionalEncoding, sinusoids
 
 
@@ -116,6 +117,7 @@ def check_table(table: Callable[[int, int], Tensor]) -> Verdict:
 
 
 @exercise
+@form("dictionary", "fastest", "slowest")
 def check_wavelengths(words_for_a_turn: Mapping[str, Any]) -> Verdict:
     """How many words the fastest and the slowest clock need, d_model = 512."""
     given = blanks(words_for_a_turn, ("fastest", "slowest"))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
 
 NAN = (
     "There is NaN in it: did a whole row of scores become −∞, or was 0 multiplied by "
@@ -24,22 +24,17 @@ NAN = (
 )
 
 
-def _numbers(answer: Any, wanted: str) -> Tensor:
-    """The reader's list, tuple, array or tensor as one flat tensor."""
-    return torch.tensor(numbers(answer, wanted), dtype=torch.float64)
-
-
 @exercise
+@form("list", "first number", "second number")
 def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
     """A key that beats (1, 1) by dot product and loses to it by cosine."""
-    key = _numbers(answer, "the two numbers of a key, such as [1, 2]")
+    key = numbers(answer, "the two numbers of a key, such as [1, 2]")
     if len(key) != 2:
         return wrong(f"A key here has two numbers, got {len(key)}.")
-    if not key.norm() > 0:
+    if not math.hypot(*key) > 0:
         return wrong("A key of length zero has no angle: its cosine is undefined.")
-    query = torch.tensor([2.0, 1.0], dtype=torch.float64)
-    dot = (key @ query).item()
-    cosine = dot / (key.norm() * query.norm()).item()
+    dot = 2 * key[0] + key[1]
+    cosine = dot / (math.hypot(*key) * math.sqrt(5))
     found = f"dot product {dot:.3g} against 3, cosine {cosine:.3f} against 0.949"
     louder, turned = dot > 3 + 1e-9, cosine < 3 / math.sqrt(10) - 1e-9
     if louder and turned:
@@ -69,44 +64,45 @@ def check_loud_key(answer: Sequence[float] | Tensor) -> Verdict:
 
 
 # The chapter's hand-set keys of Jane, visite, l'Afrique, en, septembre.
-_KEYS = torch.zeros(5, 4, dtype=torch.float64)
-_KEYS[0, 0] = _KEYS[1, 1] = _KEYS[2, 2] = _KEYS[4, 3] = 1.0
+_KEYS = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
 
 
 @exercise
+@form("list", "who", "what", "where", "when")
 def check_place_row(answer: Sequence[float] | Tensor) -> Verdict:
     """A row `place` of W_Q that makes l'Afrique attend to septembre."""
-    row = _numbers(answer, "four numbers: who, what, where, when")
+    row = numbers(answer, "four numbers: who, what, where, when")
     if len(row) == 6:
         return wrong("Six numbers are a column of W_Q. The row place has four.")
     if len(row) != 4:
         return wrong(f"Give four numbers: who, what, where, when. Got {len(row)}.")
-    weights = (_KEYS @ row).softmax(dim=0)
-    paid = weights[4].item()
+    scores = [sum(k * q for k, q in zip(key, row, strict=True)) for key in _KEYS]
+    paid = 1 / sum(math.exp(min(score - scores[4], 700.0)) for score in scores)
     if paid > 0.95:
         return right(f"L'Afrique now attends to a time: septembre gets {paid:.3f}.")
     got = f"septembre gets {paid:.3f}"
-    if row[3] < 0 and (row[:3] <= 0).all():
+    if row[3] < 0 and max(row[:3]) <= 0:
         return wrong(f"The sign is wrong: {got}. A negative score lowers a weight.")
-    if row.argmax() == 0 and row[0] > row[3]:
+    largest = row.index(max(row))
+    if largest == 0 and row[0] > row[3]:
         return wrong(f"The row is largest in who, which Jane's key matches: {got}.")
-    if row.argmax() == 1 and row[1] > row[3]:
+    if largest == 1 and row[1] > row[3]:
         return wrong(
             f"The row is still largest in what, which the key of visite matches: {got}."
         )
-    if row.argmax() == 2 and row[2] > row[3]:
+    if largest == 2 and row[2] > row[3]:
         return wrong(
             f"The row is largest in where, which l'Afrique's own key matches: {got}."
         )
-    if not row.any():
+    if not any(row):
         return wrong(
             f"A row of zeros matches no key, so all words get the same weight: {got}."
         )
-    if (row == row[3]).all():
+    if min(row) == max(row):
         return wrong(
             f"The four numbers are the same, so four words get the same score: {got}."
         )
-    if row[3] <= max(row[:3].max().item(), 0):
+    if row[3] <= max(*row[:3], 0):
         return wrong(
             f"Another word matches at least as well as septembre: {got}. The number "
             "for when must be the largest in the row, and above 0, the score of en."

@@ -16,6 +16,7 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
 
 
 @exercise
@@ -110,6 +111,7 @@ def check_gradient(answer: Callable[[Tensor, float], Tensor | float]) -> Verdict
 
 
 @exercise
+@form("one", "bias")
 def check_gate(answer: float) -> Verdict:
     """The bias with which a forget gate keeps half of the cell over 100 steps."""
     bias = number(answer)

@@ -19,9 +19,11 @@ from bookkit.exercises import (
     tensor,
     wrong,
 )
+from bookkit.forms import form
 
 
 @exercise
+@form("one", "tokens")
 def check_cache(tokens: Any) -> Verdict:
     """How many tokens of keys and values fit into 24 GiB."""
     answer = number(tokens)

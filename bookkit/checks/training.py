@@ -1,7 +1,6 @@
 """Checks for the exercises of chapter 12, How is a Transformer trained?"""
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from bookkit.exercises import (
     tensor,
     wrong,
 )
+from bookkit.forms import form
 
 
 @exercise
@@ -209,16 +209,18 @@ PARTS = {
 
 def _part(answer: Any) -> str | None:
     """The part that an answer names, in any usual spelling; None for no part."""
-    text = re.sub(r"^(no|without)[\s_-]+", "", str(answer).strip().lower())
-    text = re.sub(r"^(the|a)\s+", "", text)
-    text = re.sub(r"[\s_.-]", "", text)
+    text = str(answer).strip().lower().replace("-", " ").replace("_", " ")
+    for word in "no ", "without ", "the ", "a ":
+        text = text.removeprefix(word)
+    text = text.replace(" ", "").replace(".", "")
     for part, others in PARTS.items():
-        if text in (re.sub(r"[\s-]", "", part), *others):
+        if text == part.replace("-", "").replace(" ", "") or text in others:
             return part
     return None
 
 
 @exercise
+@form("dictionary", "A", "B", "C", "D", choices=tuple(PARTS))
 def check_broken(missing: Any) -> Verdict:
     """Exercise: from the symptom to the part that is missing."""
     hints = {

@@ -16,6 +16,7 @@ from bookkit.exercises import (
     right,
     wrong,
 )
+from bookkit.forms import form
 
 
 def _read(inputs: Tensor, w: Tensor, u: Tensor, start: float = 0.0) -> Tensor:
@@ -120,6 +121,7 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
 
 
 @exercise
+@form("one", "layers")
 def check_layers(answer: float) -> Verdict:
     """Width-5 convolutions until the last of 41 words depends on the first."""
     layers = number(answer)
@@ -144,6 +146,7 @@ def check_layers(answer: float) -> Verdict:
 
 
 @exercise
+@form("one", "words")
 def check_cost(answer: float) -> Verdict:
     """Words at which attention and an LSTM, d = 512, multiply equally often."""
     length = number(answer)

@@ -1,0 +1,160 @@
+"""An exercise that a page asks gives the same verdict there as in the notebook."""
+
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import bookkit.checks
+import tests.exercises
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+from answers import registered  # noqa: E402
+from javascript import Unknown, compiled  # noqa: E402
+
+pytestmark = pytest.mark.plain
+SCRIPT = (ROOT / "book" / "_static" / "answers.js").read_text("utf-8")
+CHECKS = {
+    f"{module.name}.{name}": check
+    for module in pkgutil.iter_modules(bookkit.checks.__path__)
+    for name, check in vars(
+        importlib.import_module(f"bookkit.checks.{module.name}")
+    ).items()
+    if hasattr(check, "form")
+}
+NUMBERS = [0, 0.25, -1, -2.5, 1, 2, 3.5, 7, 19, 100, 1234.5, 1e-7, 3e9, 123_456_789]
+
+
+def tried(check):
+    """Answers from the tests of exercises, right and wrong."""
+    for module in pkgutil.iter_modules(tests.exercises.__path__):
+        beside = importlib.import_module(f"tests.exercises.{module.name}")
+        for test in vars(beside).values():
+            for mark in getattr(test, "pytestmark", []):
+                rows = mark.args[1] if mark.name == "parametrize" else []
+                for row in rows:
+                    if isinstance(row, tuple) and row[0] is check:
+                        yield row[1]
+
+
+def swept(form):
+    """Answers of the form's own shape, most of them far from right."""
+    count = len(form.labels)
+    values = form.choices or NUMBERS
+    if form.several:
+        values = [[], [0], [2, 3, 4, 5], [3, 4, 5], [0, 1, 2, 3, 4, 5], [6], [5, 1]]
+    for i, value in enumerate(values):
+        row = [values[(i * (1 + j)) % len(values)] for j in range(count)]
+        if form.gives == "matrix":
+            matrix = [[0.0] * len(form.columns) for _ in form.labels]
+            matrix[i % count][i % len(form.columns)] = float(value)
+            matrix[2][1] = float(value)
+            yield matrix
+        elif form.gives == "dictionary":
+            yield dict(zip(form.labels, row, strict=True))
+            yield dict.fromkeys(form.labels, value)
+        else:
+            yield value if form.gives == "one" else row
+
+
+def written(answer):
+    """An answer as JavaScript gets it, or None where a page cannot hold it."""
+    if isinstance(answer, dict):
+        return {str(key): written(value) for key, value in answer.items()}
+    if isinstance(answer, (list, tuple, range)):
+        return [written(value) for value in answer]
+    if isinstance(answer, torch.Tensor) or type(answer).__module__ == "numpy":
+        return answer.tolist()
+    plain = answer is None or isinstance(answer, (bool, int, float, str))
+    return answer if plain else None
+
+
+def keyed(answer, check):
+    """Patients have numbers for names in the notebook, and text on the page."""
+    patients = check.__name__ == "check_patients" and isinstance(answer, dict)
+    return {int(k): v for k, v in answer.items()} if patients else answer
+
+
+@pytest.fixture(scope="module")
+def judged(browser):
+    """What the page says of answers: one page for all of them."""
+    page = browser.new_page()
+    page.set_content(f"<script>{SCRIPT}</script>")
+    made = [registered(name, check.form) for name, check in CHECKS.items()]
+    page.add_script_tag(content="\n".join(made))
+    yield lambda rows: page.evaluate(
+        "rows => rows.map(([name, answer]) => py.judge(checks[name](), answer))", rows
+    )
+    page.close()
+
+
+def test_a_page_says_of_every_answer_what_the_notebook_says(judged):
+    rows, wanted = [], []
+    for name, check in CHECKS.items():
+        before = len(rows)
+        for answer in [*tried(check), *swept(check.form)]:
+            given = written(answer)
+            if given is None or (check.form.gives == "matrix" and not fits(given)):
+                continue
+            rows.append([name, given])
+            wanted.append(check(keyed(answer, check)))
+        assert len(rows) - before >= 5, name
+        kinds = {verdict.kind for verdict in wanted[before:]}
+        assert kinds >= {"right", "wrong"}, name
+    for (name, given), verdict, found in zip(rows, wanted, judged(rows), strict=True):
+        assert found["kind"] == verdict.kind, (name, given, verdict, found)
+        if verdict.kind != "unanswered":
+            assert found["message"] == repr(verdict)[2:], (name, given)
+
+
+def fits(matrix):
+    """Whether it is what a page's eight rows of four fields hold."""
+    shape = isinstance(matrix, list) and [len(row) for row in matrix] == [4] * 8
+    return shape and all(abs(x) < 1e300 for row in matrix for x in row)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("20", 20),
+        ("-0.5", -0.5),
+        ("196,608", 196_608),
+        ("1,024 * 2", 2048),
+        ("24 * 2**30 / (2*32*8*128*2)", 196_608),
+        ("2^3^2", 512),
+        ("-2^2", -4),
+        ("3e9", 3e9),
+        ("math.log(300) / 4", 1.4259),
+        ("log2(8)", 3),
+        ("2π", None),
+        ("√9 + .5", 3.5),
+        ("0,5", None),
+        ("twenty", None),
+        ("(1", None),
+        ("alert(1)", None),
+        ("", None),
+    ],
+)
+def test_a_number_may_be_arithmetic(judged, browser, written, value):
+    (page,) = browser.contexts[-1].pages
+    found = page.evaluate(
+        "text => { try { return calculate(text) } catch (e) { return String(e) } }",
+        written,
+    )
+    if value is None:
+        assert "SyntaxError" in str(found)
+    else:
+        assert found == pytest.approx(value, rel=1e-4)
+
+
+def test_python_that_is_not_compiled_is_named():
+    def check(answer):
+        while answer:
+            answer -= 1
+
+    with pytest.raises(Unknown, match="line 2: while answer"):
+        compiled(check)
