@@ -599,7 +599,8 @@ def test_a_chapter_can_be_taken_home_as_a_notebook(name: str) -> None:
     text = (SITE / f"{name}.html").read_text(encoding="utf-8")
     (links,) = re.findall(r'<p class="take-home">(.*?)</p>', text)
     addresses = re.findall(r'href="([^"]+)"', links)
-    notebook, how = (urljoin(f"{name}.html", address) for address in addresses)
+    notebook, how, text = (urljoin(f"{name}.html", address) for address in addresses)
+    assert (SITE / text).exists()
     page, _, section = how.partition("#")
     assert f'id="{section}"' in (SITE / page).read_text(encoding="utf-8")
     stored = ROOT / "book" / "notebooks" / f"{name.removeprefix('book/')}.ipynb"
@@ -1208,3 +1209,22 @@ def test_notebooks_words_stay_in_notebooks(name: str) -> None:
         assert "..." not in stub
         assert "check_" not in stub
         assert "import" not in stub
+
+
+def test_the_book_is_one_text_too_without_solutions() -> None:
+    listing = (SITE / "llms.txt").read_text(encoding="utf-8")
+    whole = (SITE / "llms-full.txt").read_text(encoding="utf-8")
+    for address in re.findall(r"\]\((\S+\.(?:md|txt))\)", listing.split("# For")[0]):
+        assert (SITE / address).exists(), address
+    assert listing.count("](text/") == len(PAGES)
+    for text in (listing, whole):
+        assert "Hints before answers" in text
+    for chapter in CHAPTERS:
+        title = (ROOT / f"{chapter}.md").read_text("utf-8")
+        heading = re.search(r"^# (.+)$", title, re.MULTILINE)[1]
+        assert f"# {heading}" in whole, heading
+    assert "The query is $(2, 1)$ and there is one key" in whole
+    assert "loud_key = ..." in whole
+    assert "Turn away from the query" not in whole  # its solution
+    assert "✓ Longer, and at a wider angle" not in whole
+    assert re.search(r"\[Figure: The whole Transformer", whole)

@@ -61,6 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     for name in ("_ext", "_static", "references.bib"):
         source, target = ROOT / "book" / name, book / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    shutil.copy(ROOT / "AGENTS.md", root)
     text = (ROOT / "_config.yml").read_text(encoding="utf-8")
     text = text.replace('\n  url: ""', f'\n  url: "{REPOSITORY}"')
     (root / "_config.yml").write_text(text, encoding="utf-8")

@@ -131,6 +131,8 @@ def take_home(
     if "book/how-to" in app.env.found_docs:
         how = context["pathto"]("book/how-to").rstrip("#") + "#how-to-notebook"
         links.append(f'<a href="{how}">how to run it</a>')
+    text = context["pathto"](f"text/{page}.md", resource=True)
+    links.append(f'<a href="{text}">as plain text</a>')
     line = f'<p class="take-home">{" · ".join(links)}</p>'
     context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
 
