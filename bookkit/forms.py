@@ -25,6 +25,8 @@ class Form:
     columns: tuple[str, ...]  # of a matrix
     choices: tuple[str, ...]  # a field is one of these, in place of a number
     several: bool  # a field holds numbers with commas between them
+    ticks: bool  # a field is a box to tick, and what the check is given True or False
+    by_hand: str  # what is asked first, of one example, where a function is wanted
     judge: Callable[..., Any]  # what is compiled
 
 
@@ -34,17 +36,21 @@ def form(
     columns: tuple[str, ...] = (),
     choices: tuple[str, ...] = (),
     several: bool = False,
+    ticks: bool = False,
+    by_hand: str = "",
     judge: Callable[..., Any] | None = None,
 ) -> Callable[[Check], Check]:
     """Let a check's exercise be answered on the page, in fields with these labels.
 
     Where the check itself needs more than a page has, `judge` is the part of it that is
-    given lists of numbers.
+    given lists of numbers. A function is written in the notebook; the page may ask what
+    it gives back for one example, `by_hand`.
     """
 
     def marked(check: Check) -> Check:
-        made = Form(gives, labels, columns, choices, several, judge or check)
-        check.form = made  # type: ignore[attr-defined]
+        check.form = Form(  # type: ignore[attr-defined]
+            gives, labels, columns, choices, several, ticks, by_hand, judge or check
+        )
         return check
 
     return marked

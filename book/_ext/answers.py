@@ -26,6 +26,8 @@ ASKED = re.compile(r"^(check_\w+)\((\w+)\)", re.MULTILINE)
 def field(form: Form, label: str, name: str, spoken: str = "") -> str:
     """One field, with the name that a screen reader says where no label stands."""
     said = f' aria-label="{escape(spoken)}"' if spoken else ""
+    if form.ticks:
+        return f'<label><input type="checkbox" name="{escape(name)}"{said}></label>'
     if form.choices:
         options = "".join(f"<option>{escape(each)}</option>" for each in form.choices)
         return (
@@ -66,8 +68,9 @@ def drawn(name: str, form: Form) -> str:
     about += " data-several" * form.several
     if form.columns:
         about += f' data-columns="{len(form.columns)}"'
+    asked = f"<p>{escape(form.by_hand)}</p>\n" if form.by_hand else ""
     return (
-        f'<form class="answer" {about} novalidate>\n'
+        f'<form class="answer" {about} novalidate>\n{asked}'
         '<div class="answer-fields" role="group" aria-label="Your answer">\n'
         f"{fields(form)}\n"
         '<button type="submit">Check</button>\n</div>\n'
@@ -132,14 +135,14 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
         label = f"cell-{modules[name]}-{name}".replace("_", "-")
         cell["ids"].append(label)
         page, at = app.env.docname, cell.parent.index(cell)
-        if found:
+        made = drawn(f"{modules[name]}.{name}", found) if found else ""
+        if found and not found.by_hand:
             fold = Fold(kind="setup", opened=False)
             summary = Summary("", f"In the notebook · {counted(source)}")
             cell.replace(code, fold)
             fold += [summary, code]
-            made = nodes.raw("", drawn(f"{modules[name]}.{name}", found), format="html")
             line = elsewhere(page, label, "", "unscripted")
-            cell.parent[at:at] = [made, line]
+            cell.parent[at:at] = [nodes.raw("", made, format="html"), line]
             continue
         block = code.next_node(nodes.literal_block)
         head = block.deepcopy()
@@ -149,6 +152,8 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
         block["classes"].append("stub")
         block.parent.insert(block.parent.index(block), head)
         cell.parent.insert(at + 1, elsewhere(page, label, wanted, ""))
+        if made:
+            cell.parent.insert(at, nodes.raw("", made, format="html"))
 
 
 def add_script(

@@ -19,7 +19,7 @@ const py = (() => {
   const truthy = (x) => (Array.isArray(x) ? x.length > 0 : x instanceof Dict ? x.map.size > 0 : Boolean(x));
   const sum = (x) => list(x).reduce((a, b) => a + b, 0);
   const most = (sign) => (...x) => (x.length > 1 ? x : list(x[0])).reduce((a, b) => (sign * (b - a) > 0 ? b : a));
-  const repr = (x) => (typeof x !== "string" ? String(x) : x.includes("'") && !x.includes('"') ? `"${x}"` : `'${x.replaceAll("'", "\\'")}'`);
+  const repr = (x) => (Array.isArray(x) ? `[${x.map(repr).join(", ")}]` : typeof x !== "string" ? String(x) : x.includes("'") && !x.includes('"') ? `"${x}"` : `'${x.replaceAll("'", "\\'")}'`);
   const told = (x) => (Number.isNaN(x) ? "nan" : x > 0 ? "inf" : "-inf");
 
   const general = (x, digits) => { // Python's g
@@ -30,7 +30,7 @@ const py = (() => {
   };
   const format = (x, spec) => {
     if (spec === "!r") return repr(x);
-    if (spec === "") return String(x);
+    if (spec === "") return Array.isArray(x) ? repr(x) : String(x);
     const [, plus, comma, digits, kind] = /^(\+?)(,?)(?:\.(\d+))?([gfd])$/.exec(spec);
     let text = kind === "f" ? x.toFixed(digits ?? 6) : kind === "d" ? String(x) : general(x, Number(digits ?? 6) || 1);
     if (comma) text = text.replace(/\d(?=(\d{3})+(\.|$))/g, "$&,");
@@ -174,7 +174,9 @@ addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("form.answer")) {
     const fields = [...form.querySelectorAll("input, select")];
     const said = form.querySelector(".verdict"), { gives } = form.dataset;
+    const blank = (field) => (field.type === "checkbox" ? !field.checked : !field.value.trim());
     const read = (field) => {
+      if (field.type === "checkbox") return field.checked;
       const written = field.value.trim();
       if (field.matches("select")) return written || null;
       if (!written) return gives === "matrix" ? 0 : null;
@@ -190,7 +192,7 @@ addEventListener("DOMContentLoaded", () => {
     };
     const answer = () => {
       for (const field of fields) field.removeAttribute("aria-invalid");
-      if (fields.every((field) => !field.value.trim())) return null;
+      if (fields.every(blank)) return null;
       const values = fields.map(read);
       if (gives === "one") return values[0];
       if (gives === "list") return values;

@@ -14,9 +14,46 @@ from bookkit.exercises import (
     tensor,
     wrong,
 )
+from bookkit.forms import form
+
+
+def _lengths(mask: list[list[bool]]) -> Verdict:
+    """The verdict on the padding mask of sentences of 3, 4 and 1 words."""
+
+    def drawn(holds: Callable[[int, int], bool]) -> list[list[bool]]:
+        return [[holds(place, n) for place in range(4)] for n in (3, 4, 1)]
+
+    if mask == drawn(lambda place, n: place < n):
+        return right(
+            "A position holds a word as long as it is smaller than the length."
+        )
+    if mask == drawn(lambda place, n: place >= n):
+        return wrong("It is inverted: True marks words, False marks padding.")
+    if mask == drawn(lambda place, n: place <= n):
+        return wrong(
+            "One position too many in a row: positions count from 0, so a sentence "
+            "of 3 words has positions 0, 1 and 2."
+        )
+    if mask == drawn(lambda place, n: place < n - 1):
+        return wrong(
+            "One position too few in a row: positions count from 0, so a sentence "
+            "of 3 words has positions 0, 1 and 2."
+        )
+    if mask == drawn(lambda place, n: 3 - place < n):
+        return wrong("The padding is on the left; here it comes after the words.")
+    given = [[int(word) for word in row] for row in mask]
+    return wrong(f"For lengths [3, 4, 1] you gave {given}.")
 
 
 @exercise
+@form(
+    "matrix",
+    *("3 words", "4 words", "1 word"),
+    columns=("0", "1", "2", "3"),
+    ticks=True,
+    by_hand="By hand first, for lengths of 3, 4 and 1: tick the positions of words.",
+    judge=_lengths,
+)
 def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
     """Exercise: the padding mask of a batch, from the lengths of its sentences."""
     lengths = torch.tensor([3, 4, 1])
@@ -45,29 +82,14 @@ def check_lengths(mask_from_lengths: Callable[[Tensor], Any]) -> Verdict:
                 "comparison makes one."
             )
         return wrong(f"A mask is Boolean, not {answer.dtype}.")
-    if answer.equal(~expected):
-        return wrong("It is inverted: True marks words, False marks padding.")
-    positions = torch.arange(4)
-    if answer.equal(positions <= lengths[:, None]):
-        return wrong(
-            "One position too many in a row: positions count from 0, so a sentence "
-            "of 3 words has positions 0, 1 and 2."
-        )
-    if answer.equal(positions < lengths[:, None] - 1):
-        return wrong(
-            "One position too few in a row: positions count from 0, so a sentence "
-            "of 3 words has positions 0, 1 and 2."
-        )
-    if answer.equal(expected.flip(1)):
-        return wrong("The padding is on the left; here it comes after the words.")
-    if not answer.equal(expected):
-        return wrong(f"For lengths [3, 4, 1] you gave {answer.int().tolist()}.")
+    if not (verdict := _lengths(answer.tolist())).ok:
+        return verdict
     for few in ([2, 2], [4, 2]):
         other = tensor(mask_from_lengths(torch.tensor(few)), "a Boolean tensor")
         full = torch.tensor([[place < n for place in range(max(few))] for n in few])
         if not other.equal(full):
             return wrong(f"Right for lengths [3, 4, 1], but not for {few}.")
-    return right("A position holds a word as long as it is smaller than the length.")
+    return verdict
 
 
 @exercise

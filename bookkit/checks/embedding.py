@@ -1,7 +1,8 @@
 """Checks for the exercises of chapter 2, How does a word become a vector?"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from bookkit.exercises import (
     Refused,
     Verdict,
     array,
+    blanks,
     exercise,
     explain,
     near,
@@ -132,29 +134,10 @@ def check_never(row: Sequence[float] | Tensor) -> Verdict:
     )
 
 
-@exercise
-def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> Verdict:
-    """Exercise: the rows of a table that receive a gradient."""
-    ids = torch.tensor([[4, 1, 2], [6, 4, 1]])
-
-    def found(ids: Tensor, vocab_size: int, tied: bool) -> list[int]:
-        answer = rows_with_gradient(ids, vocab_size, tied)
-        rows = [int(number(one, "an id, a whole number")) for one in answer]
-        if len(rows) == vocab_size and set(rows) <= {0, 1}:
-            raise Refused("That is a mask: give the ids.")
-        return sorted(set(rows))
-
-    alone, tied = found(ids, 8, False), found(ids, 8, True)
+def _moved(alone: list[int], tied: list[int]) -> Verdict:
+    """The verdict on the rows of a table of 8 for the ids [[4, 1, 2], [6, 4, 1]]."""
     looked_up, everything = [1, 2, 4, 6], list(range(8))
-    if (alone, tied) == (looked_up, everything):
-        ids = torch.tensor([[0, 2, 0]])
-        alone, tied = found(ids, 5, False), found(ids, 5, True)
-        if (alone, tied) != ([0, 2], list(range(5))):
-            hint = " Id 0 has a row like any other." if alone == [2] else ""
-            return wrong(
-                "Right for a vocabulary of 8, but for the ids [[0, 2, 0]] of one of 5 "
-                f"you say {alone} when untied and {tied} when tied.{hint}"
-            )
+    if alone == looked_up and tied == everything:
         return right(
             "At the input only the rows looked up; at the output every word is a "
             "candidate."
@@ -181,6 +164,50 @@ def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> 
     if alone == [2, 6]:
         return wrong("A row looked up twice gets the sum of both gradients, not none.")
     return wrong(
-        f"For the ids {ids.tolist()} of a vocabulary of 8, you say {alone} when untied "
-        f"and {tied} when tied. Through which tokens does a row enter the loss?"
+        "For the ids [[4, 1, 2], [6, 4, 1]] of a vocabulary of 8, you say "
+        f"{alone} when untied and {tied} when tied. Through which tokens does a row "
+        "enter the loss?"
     )
+
+
+def _moved_by_hand(answer: Mapping[str, Any]) -> Verdict:
+    """The verdict on what a reader lists for one example."""
+    untied, tied = blanks(answer, ("untied", "tied"))
+    return _moved(
+        sorted({int(row) for row in numbers(untied, "a list of ids")}),
+        sorted({int(row) for row in numbers(tied, "a list of ids")}),
+    )
+
+
+@exercise
+@form(
+    "dictionary",
+    "untied",
+    "tied",
+    several=True,
+    by_hand="By hand first: which rows receive a gradient from the ids "
+    "[[4, 1, 2], [6, 4, 1]] of a vocabulary of 8?",
+    judge=_moved_by_hand,
+)
+def check_moved(rows_with_gradient: Callable[[Tensor, int, bool], set[int]]) -> Verdict:
+    """Exercise: the rows of a table that receive a gradient."""
+    ids = torch.tensor([[4, 1, 2], [6, 4, 1]])
+
+    def found(ids: Tensor, vocab_size: int, tied: bool) -> list[int]:
+        answer = rows_with_gradient(ids, vocab_size, tied)
+        rows = [int(number(one, "an id, a whole number")) for one in answer]
+        if len(rows) == vocab_size and set(rows) <= {0, 1}:
+            raise Refused("That is a mask: give the ids.")
+        return sorted(set(rows))
+
+    verdict = _moved(found(ids, 8, False), found(ids, 8, True))
+    if verdict.ok:
+        ids = torch.tensor([[0, 2, 0]])
+        alone, tied = found(ids, 5, False), found(ids, 5, True)
+        if (alone, tied) != ([0, 2], list(range(5))):
+            hint = " Id 0 has a row like any other." if alone == [2] else ""
+            return wrong(
+                "Right for a vocabulary of 8, but for the ids [[0, 2, 0]] of one of 5 "
+                f"you say {alone} when untied and {tied} when tied.{hint}"
+            )
+    return verdict

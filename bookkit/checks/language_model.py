@@ -133,15 +133,79 @@ def check_vocabularies(bits: Any) -> Verdict:
     )
 
 
+def _prefix_rows(prefix: int, length: int) -> list[list[bool]]:
+    """The right mask: causal, and open inside the prefix."""
+    return [
+        [key <= query or (query < prefix and key < prefix) for key in range(length)]
+        for query in range(length)
+    ]
+
+
+def _prefix(mask: list[list[bool]]) -> Verdict:
+    """The verdict on a mask of 5 positions whose prefix has 3."""
+    expected = _prefix_rows(3, 5)
+    if mask == expected:
+        return right(
+            "The prefix attends in both directions, as in an encoder, and the rest "
+            "causally, as in a decoder."
+        )
+
+    def drawn(sees: Callable[[int, int], bool]) -> list[list[bool]]:
+        return [[sees(query, key) for key in range(5)] for query in range(5)]
+
+    if mask == drawn(lambda query, key: key <= query):
+        return wrong(
+            "That is the causal mask: inside the prefix the first position should "
+            "attend to the third, too."
+        )
+    if mask == drawn(lambda query, key: query < 3 and key < 3):
+        return wrong(
+            "Only the square of the prefix is True: positions after it should attend "
+            "to the prefix and to their own past."
+        )
+    if mask == drawn(lambda query, key: True):
+        return wrong(
+            "After the prefix a position attends to its future, which it should "
+            "predict."
+        )
+    if mask == drawn(lambda query, key: key <= query or query < 3):
+        return wrong(
+            "The prefix attends to what follows it: in its rows only the columns of "
+            "the prefix should be True."
+        )
+    if mask == drawn(lambda query, key: not expected[query][key]):
+        return wrong("Inverted: True must mean may attend.")
+    if mask == drawn(lambda query, key: expected[key][query]):
+        return wrong("Your mask is transposed: rows are queries, and columns are keys.")
+    if mask == drawn(lambda query, key: key < 3):
+        return wrong(
+            "The positions after the prefix attend to it alone, and not to their own "
+            "past."
+        )
+    if mask == _prefix_rows(2, 5):
+        return wrong("The prefix is one too short.")
+    if mask == _prefix_rows(4, 5):
+        return wrong("The prefix is one too long.")
+    return wrong(
+        "Go row by row: which positions may the first attend to, and which the fourth?"
+    )
+
+
 @exercise
+@form(
+    "matrix",
+    *("0", "1", "2", "3", "4"),
+    columns=("0", "1", "2", "3", "4"),
+    ticks=True,
+    by_hand="By hand first, for a prefix of 3 and a length of 5. Each row is a "
+    "position: tick the positions that it may attend to.",
+    judge=_prefix,
+)
 def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
     """Exercise: a causal mask whose first positions all attend to one another."""
     answer = tensor(prefix_mask(3, 5), "a tensor of booleans")
-    past = torch.ones(5, 5, dtype=torch.bool).tril()
-    prefix = torch.arange(5) < 3
-    expected = past | (prefix & prefix[:, None])
-    if answer.shape != expected.shape:
-        squeezed = answer.squeeze().shape == expected.shape
+    if answer.shape != (5, 5):
+        squeezed = answer.squeeze().shape == (5, 5)
         why = "an axis of size 1 too many" if squeezed else "length includes the prefix"
         return wrong(
             "The mask should be (length, length) = (5, 5), got "
@@ -149,40 +213,10 @@ def check_prefix(prefix_mask: Callable[[int, int], Any]) -> Verdict:
         )
     if answer.dtype != torch.bool:
         return wrong(f"The mask should be boolean, got {answer.dtype}.")
-    known = {
-        "That is the causal mask: inside the prefix the first position should attend "
-        "to the third, too.": past,
-        "Only the square of the prefix is True: positions after it should attend to "
-        "the prefix and to their own past.": prefix & prefix[:, None],
-        "After the prefix a position attends to its future, which it should predict.": (
-            torch.ones(5, 5, dtype=torch.bool)
-        ),
-        "The prefix attends to what follows it: in its rows only the columns of the "
-        "prefix should be True.": past | prefix[:, None],
-        "Inverted: True must mean may attend.": ~expected,
-        "Your mask is transposed: rows are queries, and columns are keys.": expected.mT,
-        "The positions after the prefix attend to it alone, and not to their own "
-        "past.": prefix.expand(5, 5),
-        "The prefix is one too short.": past
-        | ((torch.arange(5) < 2) & (torch.arange(5) < 2)[:, None]),
-        "The prefix is one too long.": past
-        | ((torch.arange(5) < 4) & (torch.arange(5) < 4)[:, None]),
-    }
-    if torch.equal(answer, expected):
-        seven = torch.arange(7) < 2
-        wanted = torch.ones(7, 7, dtype=torch.bool).tril() | (seven & seven[:, None])
-        if not torch.equal(prefix_mask(2, 7), wanted):
-            return wrong("Right for 3 of 5 positions, but not for 2 of 7.")
-        return right(
-            "The prefix attends in both directions, as in an encoder, and the rest "
-            "causally, as in a decoder."
-        )
-    for message, mask in known.items():
-        if torch.equal(answer, mask):
-            return wrong(message)
-    return wrong(
-        "Go row by row: which positions may the first attend to, and which the fourth?"
-    )
+    verdict = _prefix(answer.tolist())
+    if verdict.ok and prefix_mask(2, 7).tolist() != _prefix_rows(2, 7):
+        return wrong("Right for 3 of 5 positions, but not for 2 of 7.")
+    return verdict
 
 
 @exercise

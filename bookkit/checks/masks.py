@@ -15,6 +15,7 @@ from bookkit.exercises import (
     truth,
     wrong,
 )
+from bookkit.forms import form
 
 
 @exercise
@@ -257,52 +258,114 @@ def check_detector(sees_future: Callable[..., bool]) -> Verdict:
     )
 
 
-@exercise
-def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
-    """Exercise: a causal mask that reaches `window` tokens and no more."""
-    for length, window in ((6, 3), (5, 2), (4, 9)):
-        answer = array(window_mask(length, window), "a tensor of booleans")
-        ahead = torch.arange(length) - torch.arange(length)[:, None]
-        mask = (ahead <= 0) & (ahead > -window)
-        if answer.dtype != torch.bool or answer.shape != mask.shape:
-            return wrong(
-                f"The mask should be boolean, of shape ({length}, {length}); got "
-                f"{answer.dtype} of shape {tuple(answer.shape)}."
-            )
-        if torch.equal(answer, mask):
-            continue
-        if torch.equal(answer, (ahead <= 0) & (ahead >= -window)):
-            return wrong(
-                "One column too many: the window includes the position itself, so "
-                "window 3 is the position and the two before it."
-            )
-        if torch.equal(answer, (ahead.abs() < window)):
-            return wrong("Your window reaches ahead too: the future is visible.")
-        if torch.equal(answer, ahead <= 0):
-            return wrong(
-                "That is the causal mask: positions before the window are still "
-                "visible."
-            )
-        if torch.equal(answer, ~mask):
-            return wrong("Inverted: True must mean may attend.")
-        if torch.equal(answer, (ahead <= 0) & (ahead > 1 - window)):
-            return wrong(
-                "One column too few: the window includes the position itself, so "
-                "window 3 is the position and the two before it."
-            )
-        if torch.equal(answer, mask.T):
-            return wrong(
-                "Your triangle is the upper one: each position attends to the future."
-            )
-        if torch.equal(answer, mask & (ahead < 0)) or torch.equal(
-            answer, (ahead < 0) & (ahead >= -window)
-        ):
-            return wrong("A position attends to itself, too.")
-        return wrong(f"Wrong for length {length} and window {window}: draw the rows.")
+def _window_mistake(mask: list[list[bool]], length: int, window: int) -> str:
+    """What is wrong with a mask that reaches `window` tokens; empty if nothing is."""
+
+    def drawn(sees: Callable[[int], bool]) -> list[list[bool]]:
+        return [[sees(key - query) for key in range(length)] for query in range(length)]
+
+    expected = drawn(lambda ahead: -window < ahead <= 0)
+    if mask == expected:
+        return ""
+    if mask == drawn(lambda ahead: -window <= ahead <= 0):
+        return (
+            "One column too many: the window includes the position itself, so "
+            "window 3 is the position and the two before it."
+        )
+    if mask == drawn(lambda ahead: abs(ahead) < window):
+        return "Your window reaches ahead too: the future is visible."
+    if mask == drawn(lambda ahead: ahead <= 0):
+        return "That is the causal mask: positions before the window are still visible."
+    if mask == [[not sees for sees in row] for row in expected]:
+        return "Inverted: True must mean may attend."
+    if mask == drawn(lambda ahead: 1 - window < ahead <= 0):
+        return (
+            "One column too few: the window includes the position itself, so "
+            "window 3 is the position and the two before it."
+        )
+    if mask == drawn(lambda ahead: 0 <= ahead < window):
+        return "Your triangle is the upper one: each position attends to the future."
+    if mask in (
+        drawn(lambda ahead: -window < ahead < 0),
+        drawn(lambda ahead: -window <= ahead < 0),
+    ):
+        return "A position attends to itself, too."
+    return f"Wrong for length {length} and window {window}: draw the rows."
+
+
+def _window_by_hand(mask: list[list[bool]]) -> Verdict:
+    """The verdict on the mask that a reader ticks for six tokens."""
+    message = _window_mistake(mask, 6, 3)
+    if message:
+        return wrong(message)
     return right("Each row has at most as many True as the window is wide.")
 
 
 @exercise
+@form(
+    "matrix",
+    *("0", "1", "2", "3", "4", "5"),
+    columns=("0", "1", "2", "3", "4", "5"),
+    ticks=True,
+    by_hand="By hand first, for a length of 6 and a window of 3. Each row is a "
+    "position: tick the positions that it may attend to.",
+    judge=_window_by_hand,
+)
+def check_window(window_mask: Callable[[int, int], Tensor]) -> Verdict:
+    """Exercise: a causal mask that reaches `window` tokens and no more."""
+    for length, window in ((6, 3), (5, 2), (4, 9)):
+        answer = array(window_mask(length, window), "a tensor of booleans")
+        if answer.dtype != torch.bool or answer.shape != (length, length):
+            return wrong(
+                f"The mask should be boolean, of shape ({length}, {length}); got "
+                f"{answer.dtype} of shape {tuple(answer.shape)}."
+            )
+        if message := _window_mistake(answer.tolist(), length, window):
+            return wrong(message)
+    return right("Each row has at most as many True as the window is wide.")
+
+
+def _layers_mistake(answer: float, length: int, window: int) -> str:
+    """The idea behind a wrong number of layers; empty where there is none."""
+    places = (length - 1) / (window - 1)
+    if answer in (places, (length - 1) // (window - 1)):
+        return "Round up: the remainder needs a layer of its own."
+    if answer == places - 1:
+        return (
+            "One layer too few: the first layer, too, carries information "
+            "over window - 1 places, from the first token."
+        )
+    if length > 1 and answer == -(-length // window):
+        return (
+            "A layer carries information over window - 1 places, because the "
+            "window includes the position itself."
+        )
+    if length > 1 and answer in (places + 1, length / (window - 1)):
+        return (
+            "One layer too many where it divides evenly: the first token is "
+            "length - 1 places away, not length. Divide, and round up."
+        )
+    return ""
+
+
+def _layers_by_hand(answer: float) -> Verdict:
+    """The verdict on the layers that a reader counts for ten tokens."""
+    layers = number(answer, "a whole number of layers")
+    if layers == 5:
+        return right("Nine places, two for each layer: four and a half, rounded up.")
+    message = _layers_mistake(layers, 10, 3)
+    if message:
+        return wrong(message)
+    return wrong("From the last position, how many places back does each layer reach?")
+
+
+@exercise
+@form(
+    "one",
+    "layers",
+    by_hand="By hand first, for a length of 10 and a window of 3: how many layers?",
+    judge=_layers_by_hand,
+)
 def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
     """Exercise: how many windowed layers carry the first token to the last output."""
     for length, window in ((21, 3), (10, 3), (1, 2), (100, 2), (7, 7), (5, 4)):
@@ -312,24 +375,8 @@ def check_layers(layers_needed: Callable[[int, int], int]) -> Verdict:
             reach, layers = ((sees @ reach) > 0).float(), layers + 1
         answer = number(layers_needed(length, window), "a whole number of layers")
         if answer != layers:
-            places = (length - 1) / (window - 1)
-            if answer in (places, (length - 1) // (window - 1)):
-                return wrong("Round up: the remainder needs a layer of its own.")
-            if answer == places - 1:
-                return wrong(
-                    "One layer too few: the first layer, too, carries information "
-                    "over window - 1 places, from the first token."
-                )
-            if length > 1 and answer == -(-length // window):
-                return wrong(
-                    "A layer carries information over window - 1 places, because the "
-                    "window includes the position itself."
-                )
-            if length > 1 and answer in (places + 1, length / (window - 1)):
-                return wrong(
-                    "One layer too many where it divides evenly: the first token is "
-                    "length - 1 places away, not length. Divide, and round up."
-                )
+            if message := _layers_mistake(answer, length, window):
+                return wrong(message)
             return wrong(
                 f"Measured for length {length} and window {window}: {layers} layers, "
                 f"not {answer:g}."
