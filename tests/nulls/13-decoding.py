@@ -9,24 +9,24 @@ translation = plain_greedy(model, source, max_length=32)
 sampled = sample_pairs
 sample_pairs = lambda count, seed: sampled(5 * count, seed, held_out=None)
 
-# %% claim: A training step runs the decoder
+# %% claim: In training the decoder runs
 # null: greedy search needs no decoder
 plain_greedy = lambda model, source, most: [1, 2, 3]
 
-# %% claim: A training step runs the decoder
+# %% claim: In training the decoder runs
 # null: a training step runs it twice
 once = type(model).forward
 type(model).forward = lambda self, *ids: (once(self, *ids), once(self, *ids))[0]
 
-# %% claim: With the causal mask, appending
+# %% claim: Appending *Africa* leaves
 # null: no mask in either
 masked = unmasked
 
-# %% claim: With the causal mask, appending
+# %% claim: Appending *Africa* leaves
 # null: the mask in both
 unmasked = masked
 
-# %% claim: In double precision, for three sources
+# %% claim: The cached steps give
 # null: the cache without the padding mask of the sources
 prefill = CachedDecoder.prefill
 
@@ -39,11 +39,11 @@ def without_mask(self, *arguments):
 
 CachedDecoder.prefill = without_mask
 
-# %% claim: In double precision, for three sources
+# %% claim: The cached steps give
 # null: positions make no difference
 model.position.table.zero_()
 
-# %% claim: In double precision, for three sources
+# %% claim: The cached steps give
 # null: single precision
 copy.deepcopy = lambda model: model
 model.double = lambda: model
@@ -56,7 +56,7 @@ source = source[:, :0]
 # null: without a cache a token costs what it costs with one
 multiplied["without"] = multiplied["with"]
 
-# %% claim: Neighbours in a batch
+# %% claim: Sixty sentences are translated
 # null: padding is attended to
 prefill = CachedDecoder.prefill
 
@@ -70,26 +70,26 @@ def without_mask(self, *arguments):
 CachedDecoder.prefill = without_mask
 together = greedy_search(model, sources, max_length=32)
 
-# %% claim: Neighbours in a batch
+# %% claim: Sixty sentences are translated
 # null: all rows stay to the last step
 rows = [len(sources)] * len(rows)
 
-# %% claim: Chapter 12 counts exact
+# %% claim: For each of the 300 sentences
 # null: every translation counts as exact
 exact_matches = lambda model, examples: [True] * len(examples)
 
-# %% claim: Chapter 12 counts exact
+# %% claim: For each of the 300 sentences
 # null: the next sentence's count
 counted = exact_matches
 exact_matches = lambda model, examples: [
     counted(model, examples)[i - 1] for i in range(len(examples))
 ]
 
-# %% claim: `top_p_filter` gives
+# %% claim: The package's `top_p_filter` gives
 # null: no filter
 top_p_filter = lambda probabilities, top_p: probabilities
 
-# %% claim: `top_p_filter` gives
+# %% claim: The package's `top_p_filter` gives
 # null: the most probable tokens are taken to stand first
 
 
@@ -98,7 +98,7 @@ def top_p_filter(probabilities, top_p):
     return kept / kept.sum(-1, keepdim=True)
 
 
-# %% claim: `top_p_filter` gives
+# %% claim: The package's `top_p_filter` gives
 # null: even draws within the nucleus
 filtered = top_p_filter
 top_p_filter = lambda probabilities, top_p: (
@@ -119,7 +119,7 @@ shares[0.8] = shares[1.0]
 # null: temperature 0.7, counted as 1
 shares[1.0] = [shares[1.0][2]] * 5
 
-# %% claim: The model gives the sentence
+# %% claim: The sentence with the cat
 # null: the sentence that greedy search finds
 cat = greedy
 
@@ -147,11 +147,11 @@ def plain_beam(model, source, max_length, beam_size, search=plain_beam):
     return search(model, source, max_length, beam_size + 1)
 
 
-# %% claim: With the cache left unpermuted
+# %% claim: In none of the 300 held-out
 # null: the cache permuted as it must be
 muddled = correct
 
-# %% claim: With the cache left unpermuted
+# %% claim: In none of the 300 held-out
 # null: every translation changes
 muddled = [*reversed(correct[:-1]), muddled[-1]]
 
@@ -169,49 +169,49 @@ beam_search = lambda model, batch, length, beam_size: greedy_search(
     model, batch, length
 )
 
-# %% claim: `length_normalised` gives
+# %% claim: By log-probability the short
 # null: no normalisation
 length_normalised = lambda score, length, alpha: score
 
-# %% claim: `length_normalised` gives
+# %% claim: By log-probability the short
 # null: divided by the length itself
 length_normalised = lambda score, length, alpha: score / length**alpha
 
-# %% claim: In all three models a wider
+# %% claim: Without a penalty, wider beams
 # null: the beam makes no difference
 curve_of = curve
 curve = lambda seed, alpha, what: [curve_of(seed, alpha, what)[0]] * len(sizes)
 
-# %% claim: In all three models a wider
+# %% claim: Without a penalty, wider beams
 # null: the penalty makes no difference
 curve_of = curve
 curve = lambda seed, alpha, what: curve_of(seed, 0.0, what)
 
-# %% claim: In all three models a wider
+# %% claim: Without a penalty, wider beams
 # null: nothing is lost to be won back
 lost, back = [0, 0, 0], [0, 0, 0]
 
-# %% claim: A beam of 4 translates fewer
+# %% claim: On sentences like the hard one
 # null: the beam finds what greedy search finds
 by_beam = by_greedy
 
-# %% claim: A beam of 4 translates fewer
+# %% claim: On sentences like the hard one
 # null: what greedy search finds is more probable
 by_beam, by_greedy = by_greedy, by_beam
 
-# %% claim: On real sentences a beam
+# %% claim: On the real sentences a beam
 # null: a beam brings nothing
 gains = [0.0] * len(gains)
 
-# %% claim: On real sentences a beam
+# %% claim: On the real sentences a beam
 # null: gains of either sign, by chance
 gains = [gains[0], -gains[1], gains[2]]
 
-# %% claim: On real sentences a beam
+# %% claim: On the real sentences a beam
 # null: beams change a translation
 searched = beam_search
-beam_search = lambda model, batch, length, size: [
-    *searched(model, batch, length, size)[:-1],
+beam_search = lambda model, batch, length, size, **options: [
+    *searched(model, batch, length, size, **options)[:-1],
     [],
 ]
 
@@ -225,15 +225,15 @@ translator.translate = lambda sentence, beam_size, translate=translator.translat
 # null: the words in the right order
 reversed = list
 
-# %% claim: Of five such sentences one
+# %% claim: Only one of the five
 # null: one probability for all
 doubtful = dict.fromkeys(doubtful, 0.5)
 
-# %% claim: Of five such sentences one
+# %% claim: Only one of the five
 # null: all are translated rightly
 translator.translate = lambda sentence, beam_size: unusual[sentence]
 
-# %% claim: Of five such sentences one
+# %% claim: Only one of the five
 # null: none is translated rightly
 translator.translate = lambda sentence, beam_size: sentence
 
@@ -246,11 +246,11 @@ outputs = [vector @ W_V for vector in vectors]
 attend = F.scaled_dot_product_attention
 F.scaled_dot_product_attention = lambda *three, is_causal: attend(*three)
 
-# %% claim: Of a hundred draws
+# %% claim: At temperature $0.5$ more
 # null: temperature makes no difference
 at_temperature = dict.fromkeys(at_temperature, at_temperature[1.0])
 
-# %% claim: Of a hundred draws
+# %% claim: At temperature $0.5$ more
 # null: no draw is divided by its temperature
 drawing = sample
 sample = lambda model, sources, length, temperature, generator: drawing(

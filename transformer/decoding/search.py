@@ -107,7 +107,7 @@ def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
 
 
 def _at_least_float32(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Logits as they can be compared: half precision is too coarse."""
+    """The logits in float32 or wider: in half precision too many are equal."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -155,7 +155,7 @@ def generate(
     """Decode a batch one token a step; a row that ends leaves the batch.
 
     `choose` is given logits, (rows, vocabulary), and picks the next token of each row,
-    an int64 id; logits that are not finite are for it to refuse.
+    an int64 id. It must itself refuse logits that are not finite.
     """
     decoder = as_decoder(decoder)
     config = decoder.model.config
@@ -252,7 +252,7 @@ def sample(
             shares = top_p_filter(shares, top_p)
         # Laid end to end, the shares are stretches: a point falls into one.
         # `torch.multinomial` would draw one random number a token, not one a row.
-        # Rounding must open no stretch for a share of 0: float64, where there is.
+        # Rounding must open no stretch for a share of 0: float64 where a device has it.
         device = shares.device
         dtype = torch.float32 if device.type == "mps" else torch.float64
         ends = shares.cumsum(dim=-1, dtype=dtype)

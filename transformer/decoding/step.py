@@ -43,9 +43,9 @@ class DecoderState(Protocol):
 
     `step` appends a token to each row and returns logits for the next one, which the
     caller may overwrite and which last until the next step. `reorder` lets row i go on
-    from what row `rows[i]` was. A source's rows may be repeated and left out among
-    themselves, and sources dropped, but the sources keep their order. Each source
-    that `reorder` keeps has as many rows afterwards as `prefill` made room for.
+    from what row `rows[i]` was. It may repeat or drop rows of a source and drop whole
+    sources; it never moves a row to another source or changes the sources' order. Each
+    source that it keeps has as many rows afterwards as `prefill` made room for.
     """
 
     def step(
@@ -79,7 +79,7 @@ class SearchConfig(Protocol):
 class SearchModel(Protocol):
     """What a search reads of a model: its config, its device and its mode.
 
-    One without parameters, such as n-gram counts, takes sources on their own device.
+    A model without parameters, such as n-gram counts, works on the sources' device.
     """
 
     @property
@@ -285,8 +285,8 @@ _lock = threading.Lock()
 def evaluating(model: nn.Module | SearchModel) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards each module's own mode again.
 
-    A model in training mode is another one meanwhile, for other threads as well; the
-    last of several that evaluate it at once gives it back its modes.
+    While this runs, the model is in evaluation mode for every thread. When several
+    evaluations overlap, the last to finish restores the modes.
     """
     with _lock:
         modules = [
