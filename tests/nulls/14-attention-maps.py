@@ -17,7 +17,7 @@ def attention_maps(model, source, decoder_input):
     return found
 
 
-# %% claim: From the place and from the verb
+# %% claim: From the place and the verb
 # null: even weights
 words_in = journeys.source != PAD_ID
 even = (words_in / words_in.sum(dim=1, keepdim=True))[:, None, None, None]
@@ -25,7 +25,7 @@ even = even.expand(-1, 2, 4, words_in.size(1), -1)
 for query, key in trip_scores:
     trip_scores[query, key] = question_scores(even, words_in, at[query], at[key])
 
-# %% claim: From the place and from the verb
+# %% claim: From the place and the verb
 # null: a random word in place of the owner
 lengths = (owned.source != PAD_ID).sum(dim=1)
 draws = torch.rand(len(lengths), generator=torch.Generator().manual_seed(0))
@@ -48,30 +48,30 @@ cases["no owners"] = {
 # null: controls that hold an owner head each
 control = [his_or_her_without(model, owned, *owner_heads[:2], head) for head in spare]
 
-# %% claim: In each of the four models the best
+# %% claim: In all four, the best score
 # null: owner heads not switched off
 runs = {
     name: {**run, "without_owner_heads": {"says his": 0.5, "says her": 0.5}}
     for name, run in runs.items()
 }
 
-# %% claim: In each of the four models the best
+# %% claim: In all four, the best score
 # null: one model four times
 runs = dict.fromkeys(runs, runs["shipped"])
 
-# %% claim: In each of the four models the best
+# %% claim: In all four, the best score
 # null: the owner scores as the roles of a trip do
 runs = {n: {**run, "whose": [[max(run["note"].values())]]} for n, run in runs.items()}
 
-# %% claim: Exchanging the vector
+# %% claim: Exchanging *sa*'s vector
 # null: nothing is exchanged
 trials = dict.fromkeys(trials, trials["nothing"])
 
-# %% claim: Exchanging the vector
+# %% claim: Exchanging *sa*'s vector
 # null: the vector of the next word in its place
 trials["sa's vector alone"] = exchanged(model, owned, sa.roll(-1, 1))
 
-# %% claim: Exchanging the vector
+# %% claim: Exchanging *sa*'s vector
 # null: a model that always predicts his
 trials = {
     name: {**found, "his right": 1.0, "her right": 0.0, "says his": 1.0}
@@ -86,11 +86,11 @@ table = dict.fromkeys(table, (chance, 0.0))
 # null: attention in deletion's order
 table = dict.fromkeys(table, (1.0, 1.0))
 
-# %% claim: Before the encoder, and after it
+# %% claim: Before the encoder the probe
 # null: the heads stay on
 without_heads = known
 
-# %% claim: Before the encoder, and after it
+# %% claim: Before the encoder the probe
 # null: the word's own embedding alone
 known = {role: [shares[0]] * 3 for role, shares in known.items()}
 
@@ -98,15 +98,15 @@ known = {role: [shares[0]] * 3 for role, shares in known.items()}
 # null: it orders the rest as deletion does
 by_attention = by_deletion
 
-# %% claim: With the vector of *Afrique*
+# %% claim: With *Afrique*'s vector
 # null: another word's vector stands there
 memory = memory.roll(1, 1)
 
-# %% claim: With the vector of *Afrique*
+# %% claim: With *Afrique*'s vector
 # null: nothing is exchanged
 largest = 0.0
 
-# %% claim: With the vector of *Afrique*
+# %% claim: With *Afrique*'s vector
 # null: the vector of the same country from another sentence
 flip = torch.Tensor.flip
 torch.Tensor.flip = lambda x, *dims: x.roll(1, 0) if x.dim() == 3 else flip(x, *dims)
@@ -119,11 +119,11 @@ weight = torch.full_like(weight, 0.2)
 # null: weights that follow how often a word stands beside *sa*
 weight = ratio / ratio.max()
 
-# %% claim: In the shipped model's second
+# %% claim: In the second layer *sa*
 # null: even weights over the six words
 torn = {**torn, "to her": 1 / 6, "to him": 1 / 6}
 
-# %% claim: In the shipped model's second
+# %% claim: In the second layer *sa*
 # null: one sentence in ten translated
 one = {**runs["1"], "two_owners": {**runs["1"]["two_owners"], "all right": 0.1}}
 runs = {**runs, "1": one}
@@ -143,15 +143,15 @@ ablate_heads = lambda model, *heads: switch_off(model, *owner_heads)
 # null: the head that matters has the highest score
 whose = whose.roll(1, 1)
 
-# %% claim: With each owner head's output
+# %% claim: With the mean over all words
 # null: the heads' own outputs
 owner_heads = []
 
-# %% claim: With each owner head's output
+# %% claim: With the mean over all words
 # null: another head
 owner_heads = [Head("encoder", 1, 3)]
 
-# %% claim: With each owner head's output
+# %% claim: With the mean over all words
 # null: the mean over the owners, not over *sa*
 owned_at = {**owned_at, "whose": owned_at["who"]}
 
@@ -167,7 +167,7 @@ placed = compared(model, sample)["attention"][0][kind_of == 2]
 # null: the place says nothing
 placed = torch.rand(len(placed)) < chance
 
-# %% claim: In the shipped model's second
+# %% claim: In the second layer *sa*
 # null: head 2.2 looks at both
 her = him = (her + him) / 2
 
