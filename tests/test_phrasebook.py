@@ -15,6 +15,7 @@ from transformer.phrasebook.grammar import (
     phrasebook_tokenizers,
     root_words,
     sample_pairs,
+    word_kinds,
 )
 
 pytestmark = pytest.mark.plain  # checked types would make it slow
@@ -166,3 +167,18 @@ def test_a_bad_count_is_refused(count):
 def test_what_is_held_out_is_yes_no_or_either(held_out):
     with pytest.raises(TypeError, match=f"held_out must be .* got {held_out!r}"):
         sample_pairs(3, seed=0, held_out=held_out)
+
+
+def test_words_of_a_kind_can_be_swapped():
+    kinds = word_kinds()
+    known = {*phrasebook_tokenizers()[0].vocabulary}
+    listed = {word for kind in kinds for word in kind.words}
+    assert listed <= known
+    rest = {"au", "aux", "à", "en", "chaque", "de", "et", "ne", "pas", ","}
+    rest |= {"bel", "nouvel", "vieil", "d'", "j'", "l'", "n'"}
+    assert known - listed <= rest | {*grammar._BE}
+    meanings = {kind.words["voiture"] for kind in kinds if "voiture" in kind.words}
+    assert meanings == {"car"}
+    (mine,) = [kind for kind in kinds if "sa" in kind.words]
+    assert (mine.name, mine.tags) == ("opening", "fs")
+    assert mine.words["sa"] == "his, her"

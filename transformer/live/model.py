@@ -19,7 +19,12 @@ from transformer.decoding.search import greedy_search
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer
-from transformer.phrasebook.grammar import phrasebook_tokenizers, sample_pairs
+from transformer.phrasebook.grammar import (
+    BEFORE_VOWEL,
+    phrasebook_tokenizers,
+    sample_pairs,
+    word_kinds,
+)
 from transformer.positional import sinusoids
 from transformer.text.multi30k import read_pairs
 from transformer.text.subwords import SubwordTokenizer
@@ -104,12 +109,10 @@ def known_sentences(translator: Translator, model: Explorable) -> list[str]:
 
     `model` is what the translator was made of: the file or folder of a run, perhaps.
     """
-    words = [tokenizer.to_json() for tokenizer in phrasebook_tokenizers()]
-    source, target = translator.source_tokenizer, translator.target_tokenizer
-    if [type(source), type(target)] == [WordTokenizer] * 2:
-        if [source.to_json(), target.to_json()] == words:
-            drawn = [detokenize(french) for french, _ in sample_pairs(200, 0)]
-            return [each for each in drawn if _can_read(translator, each)]
+    if _is_phrasebook(translator):
+        drawn = [detokenize(french) for french, _ in sample_pairs(200, 0)]
+        return [each for each in drawn if _can_read(translator, each)]
+    if _reads_words(translator):
         return []
     if isinstance(model, Translator | nn.Module):
         return []
@@ -163,8 +166,28 @@ def describe(
         "target": None if source == target else target,
         "examples": examples,
         "sentences": few[:60],
+        **_menus(translator),
         **described,
     }
+
+
+def _is_phrasebook(translator: Translator) -> bool:
+    """Whether its words are those of the phrasebook's grammar."""
+    words = [each.to_json() for each in phrasebook_tokenizers()]
+    both = translator.source_tokenizer, translator.target_tokenizer
+    return _reads_words(translator) and [each.to_json() for each in both] == words
+
+
+def _reads_words(translator: Translator) -> bool:
+    both = translator.source_tokenizer, translator.target_tokenizer
+    return [type(each) for each in both] == [WordTokenizer] * 2
+
+
+def _menus(translator: Translator) -> dict[str, Any]:
+    """The kinds of the words with what they mean, where the grammar knows them."""
+    if not _is_phrasebook(translator):
+        return {}
+    return {"kinds": word_kinds(), "elided": BEFORE_VOWEL}
 
 
 def _can_read(translator: Translator, sentence: str) -> bool:

@@ -50,10 +50,12 @@ const SECTIONS = {
   answer: ["pair", "next"], map: ["map"], detail: ["heads", "matrix", "row", "values", "join", "ff", "stream"], number: ["number"], break: ["break"],
 };
 const TOP = 8;
+const KINDS = { who: "who", verb: "what one does", thing: "things", person: "people", opening: "the, my, two", size: "sizes", colour: "colours", mood: "moods", place: "places", time: "when" };
 
 function mount(root, data) {
   const model = loadModel(data), { config } = model;
   const source = makeTokenizer(data.source), target = data.target ? makeTokenizer(data.target) : source;
+  const typing = makeTyping(source, data);
   const parts = partsOf(model), byPlace = new Map(parts.map((part) => [part.at, part]));
   const heads = parts.filter((part) => part.kind === "attention").length * config.num_heads;
   const d_k = config.d_model / config.num_heads;
@@ -128,7 +130,7 @@ function mount(root, data) {
     if (!sentence.replace(/\ufeff/g, "").trim()) return { problem: `Type a sentence in ${from}.` };
     if (sentence.length > 2000) return { problem: `The sentence is too long: ${sentence.length} characters, at most 2000 are read.` };
     let tokens;
-    try { tokens = source.tokens(sentence); } catch (error) { return { problem: `${error.message[0].toUpperCase()}${error.message.slice(1)}.` }; }
+    try { tokens = typing.tokens(sentence); } catch (error) { return { problem: `${error.message[0].toUpperCase()}${error.message.slice(1)}.` }; }
     if (!tokens.length) return { problem: "There is no word in it." };
     if (tokens.some((token) => token.id === null)) return { tokens, unknown: true };
     if (tokens.length + state.pads > config.max_length)
@@ -195,10 +197,10 @@ function mount(root, data) {
   const said = h("p", { class: "live-quiet", role: "status" });
   const input = h("input", {
     type: "text", class: "live-input", autocomplete: "off", autocapitalize: "off", spellcheck: "false", enterkeyhint: "go",
-    oninput: () => { state = { ...state, sentence: input.value, prefix: [], edits: new Map(), query: null, key: null, word: 0 }; understand(); update("answer"); },
+    oninput: () => { root.classList.add("live-waiting"); clearTimeout(pause); pause = setTimeout(finish, 400, false); },
   });
-  const form = h("form", { class: "live-ask", onsubmit: (event) => event.preventDefault() });
-  const chips = h("div", { class: "live-chips" });
+  const form = h("form", { class: "live-ask", onsubmit: (event) => { event.preventDefault(); finish(true); } });
+  const chips = h("div", { class: "live-chips" }), hint = h("p", { class: "live-note" });
   // Sliders stay while they are dragged; all else is drawn anew.
   const temperature = h("input", { type: "range", min: "0.1", max: "3", step: "0.1", "data-key": "temperature",
     oninput: () => set({ temperature: Number(temperature.value) }, "answer")() });
@@ -241,17 +243,40 @@ function mount(root, data) {
       !small && from !== "Token ids" && source.words?.length <= 2000 && drawWords());
   }
 
-  // All that a sentence can be made of; a choice is written behind what is there.
+  // All that a sentence can be made of, by kind; a choice is written behind what is there.
   function drawWords() {
-    const list = h("p", { class: "live-all" }), sorted = new Intl.Collator(["fr", "en"]);
-    const fillOnce = () => list.childElementCount || fill(list, [...source.words].sort(sorted.compare).map((word) =>
-      button(`all-${word}`, { onclick: () => ask(joined([input.value.replace(/[.\s]+$/, ""), word])) }, word)));
+    const list = h("div", { class: "live-all", tabindex: "0", role: "group", "aria-label": "All words" }), sorted = new Intl.Collator(["fr", "en"]);
+    const choice = (word) => button(`all-${word}`, { onclick: () => ask(joined([input.value.replace(/[.\s]+$/, ""), word])) }, word, gloss(typing.meaning(word)));
+    const fillOnce = () => {
+      if (list.childElementCount) return;
+      const names = new Map(), left = new Set(source.words);
+      for (const { name, words } of typing.kinds) names.set(KINDS[name], [...(names.get(KINDS[name]) ?? []), ...words.keys()].filter((word) => left.delete(word) || names.get(KINDS[name])?.includes(word)));
+      if (left.size) names.set(names.size ? "small words" : "words", [...left]);
+      fill(list, [...names].map(([name, words]) => [h("h3", {}, name), h("p", {}, [...new Set(words)].sort(sorted.compare).map(choice))]));
+    };
     return h("details", { ontoggle: fillOnce }, h("summary", {}, `All ${source.words.length} words`), list);
+  }
+
+  // What was typed is translated at Enter, and at a pause if it may be whole: no sentence of words has fewer than three.
+  let pause = 0;
+  function finish(entered) {
+    clearTimeout(pause);
+    root.classList.remove("live-waiting");
+    const { tokens = [], problem, unknown } = read(input.value);
+    if (!entered && source.words && !problem && !unknown && tokens.length < 3) {
+      hint.textContent = said.textContent = "Go on typing, or press Enter to translate this.";
+      return;
+    }
+    state = { ...state, sentence: input.value, prefix: [], edits: new Map(), query: null, key: null, word: 0 };
+    understand();
+    update("answer");
   }
 
   const joined = (words) => words.filter(Boolean).join(" ").replace(/' /g, "'").replace(/ ,/g, ",");
 
   function ask(text) {
+    clearTimeout(pause);
+    root.classList.remove("live-waiting");
     input.value = text;
     state = { ...state, sentence: text, prefix: [], edits: new Map(), query: null, key: null, word: 0, step: 1 };
     understand();
@@ -263,41 +288,47 @@ function mount(root, data) {
     ask(others[Math.floor(Math.random() * others.length)]);
   }
 
-  // The word itself in other letters, words that begin like it, then those that resemble it.
-  function suggestions(token) {
-    const same = (source.words ?? []).filter((word) => word.toLowerCase() === token.text.toLowerCase());
-    const begin = token.text.length > 1 ? (source.words ?? []).filter((word) => word.startsWith(token.text)) : [];
-    return [...new Set([...same, ...begin.slice(0, 4), ...token.suggestions])].slice(0, 5);
-  }
-
   function replaceWord(place, word) {
-    ask(joined(understood.tokens.map((token, i) => (i === place ? word : token.text))));
-    input.focus();
+    const step = state.step, follow = state.word;
+    ask(joined(typing.swapped(understood.tokens.map((token) => token.text), place, word)));
+    if (understood === shown) { state = { ...state, step, word: follow }; update("answer"); }
   }
 
   function drawChips() {
     const { tokens = [], problem } = understood;
     const lines = [];
+    const words = tokens.map((token) => token.text);
     if (understood === shown && tokens.length)
-      lines.push(h("p", { class: "live-tokens" }, tokens.map((token, i) =>
+      lines.push(h("p", { class: "live-tokens" }, tokens.map((token, i) => h("span", { class: "live-token" },
         button(`word-${i}`, { class: token.text === "<unk>" ? "live-unknown" : null, "aria-pressed": String(i === state.word), title: `id ${token.id}`,
-          onclick: set({ word: i, ...(byPlace.get(state.at).side === "e" ? { key: null } : {}) }, "part") }, token.text)),
-        state.pads > 0 && Array.from({ length: state.pads }, () => h("span", {}, "<pad>"))));
+          onclick: set({ word: i, ...(byPlace.get(state.at).side === "e" ? { key: null } : {}) }, "part") }, token.text), drawSwap(words, i))),
+        state.pads > 0 && Array.from({ length: state.pads }, () => h("span", { class: "live-pad" }, "<pad>"))));
     const unknown = tokens.filter((token) => token.id === null);
     if (unknown.length) {
-      const first = tokens.indexOf(unknown[0]), offered = suggestions(unknown[0]), sign = /^\p{P}$/u.test(unknown[0].text);
-      lines.push(h("p", { class: "live-tokens" }, tokens.map((token) => h("span", { class: token.id === null ? "live-unknown" : null }, token.text))));
+      const first = tokens.indexOf(unknown[0]), offered = typing.nearest(tokens, first), sign = /^\p{P}$/u.test(unknown[0].text);
+      lines.push(h("p", { class: "live-tokens" }, tokens.map((token) => h("span", { class: token.id === null ? "live-pad live-unknown" : "live-pad" }, token.text))));
       lines.push(h("p", { class: "live-problem" }, `“${unknown[0].text.slice(0, 40)}” is not in the vocabulary`,
         unknown.length > 1 && `, nor ${unknown.length === 2 ? "is one other word" : `are ${unknown.length - 1} others`}`,
         sign ? [". ", button("suggest-none", { onclick: () => replaceWord(first, null) }, "Leave it out")]
-          : [offered.length ? ". Words like it: " : `. The vocabulary has ${source.words.length} words, such as `,
-        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word))]));
+          : [offered.length ? ". In its place: " : `. The vocabulary has ${source.words.length} words, such as `,
+        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word, gloss(typing.meaning(word))))]));
     }
     if (problem) lines.push(h("p", { class: "live-problem" }, problem));
     const strange = tokens.filter((token) => token.text === "<unk>").length;
     if (strange) lines.push(h("p", { class: "live-problem" }, `${strange} of the characters ${strange > 1 ? "were" : "was"} in no training sentence: <unk>.`));
     if ((unknown.length || problem) && shown) lines.push(h("p", { class: "live-still-shown" }, "Below, still: ", quoted(shown.sentence)));
-    chips.replaceChildren(...lines);
+    hint.textContent = "";
+    chips.replaceChildren(...lines, hint);
+    root.classList.toggle("live-stale", understood !== shown);
+  }
+
+  const gloss = (text) => text && [" ", h("small", {}, text)];
+
+  // A token's menu: what could stand in its place.
+  function drawSwap(words, place) {
+    const choices = small ? [] : typing.menu(words, place);
+    return choices.length > 0 && h("select", { "data-key": `swap-${place}`, "aria-label": `Another word for ${quoted(words[place])}`, title: "Another word", onchange: (event) => replaceWord(place, event.target.value) },
+      choices.map(([word, meaning]) => h("option", { value: word, selected: word === words[place] }, `${word}: ${meaning}`)));
   }
 
   let playing = 0;
@@ -344,7 +375,8 @@ function mount(root, data) {
         h("span", {}, `step ${at + 1} of ${tokens.length}`),
         button("forth", { "aria-label": "One token on", "aria-disabled": at >= tokens.length - 1 && "true", onclick: at < tokens.length - 1 && (() => goTo(at + 1)) }, "›"),
         !small && !quiet.matches && button("play", { onclick: play }, playing ? "Stop" : "Play")));
-    fill(spoken, tokens.map(word));
+    const loop = view.now.answer.ended ? null : findLoop(tokens), kept = loop && Math.max(at + 1, loop.from + loop.size);
+    fill(spoken, loop ? [tokens.slice(0, kept).map(word), h("span", { class: "live-fold" }, `… and so on, ${tokens.length} tokens in all`)] : tokens.map(word));
     drawn = tokens;
     const chosen = spoken.children[at], left = chosen?.offsetLeft - spoken.offsetLeft;
     if (chosen && (left < spoken.scrollLeft || left + chosen.offsetWidth > spoken.scrollLeft + spoken.clientWidth))
@@ -353,6 +385,8 @@ function mount(root, data) {
     temperature.value = state.temperature;
     degrees.textContent = number(state.temperature, 1);
     fill(remarks,
+      loop && h("p", { class: "live-note" }, "It repeats itself until there is no more room: it never outputs the token that ends a sentence.",
+        source.words && shown.tokens.length < 3 && " None of the sentences that it was trained on is this short."),
       changes() && h("p", { class: "live-whole" }, h("span", {}, "Whole model: "),
         wholeTokens.map((id, i) => h("span", { class: id === tokens[i] ? null : "live-differs" }, targetText(id))),
         h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words." : " other words."), h("span", { class: "live-was" }, wasIs()),

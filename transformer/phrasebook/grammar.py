@@ -22,6 +22,9 @@ __all__ = [
     "HELD_OUT",
     "root_words",
     "is_held_out",
+    "Kind",
+    "word_kinds",
+    "BEFORE_VOWEL",
 ]
 
 
@@ -212,7 +215,7 @@ class Pair(NamedTuple):
 
 
 _VOWELS = tuple("aeéêhioôuAEÉIO")  # h is silent in every word here that it begins
-_BEFORE_VOWEL = {
+BEFORE_VOWEL = {
     "le": "l'",
     "la": "l'",
     "je": "j'",
@@ -229,7 +232,7 @@ def _elide(words: Iterable[str]) -> tuple[str, ...]:
     changed: list[str] = []
     for word in words:
         if changed and word.startswith(_VOWELS):
-            changed[-1] = _BEFORE_VOWEL.get(changed[-1], changed[-1])
+            changed[-1] = BEFORE_VOWEL.get(changed[-1], changed[-1])
         changed.append(word)
     return tuple(changed)
 
@@ -734,3 +737,54 @@ def is_held_out(french: Iterable[str]) -> bool:
         for index, one in enumerate(roots)
         for other in roots[:index]
     )
+
+
+class Kind(NamedTuple):
+    """Words that can take each other's place, each with its meaning in English."""
+
+    name: str
+    tags: str  # what the sentence must agree with, such as "fs thing"
+    words: dict[str, str]
+
+
+def word_kinds() -> list[Kind]:
+    """The words that leave a choice, by kind; a word may be of several kinds."""
+    found = [Kind("time", "", names) for names in (_MONTHS, _SEASONS, _DAYS)]
+    for article in ("la", "le", "les", ""):
+        places = [place for place in _PLACES if place.article == article]
+        names = {place.french: place.english for place in places}
+        found.append(Kind("place", "place", names))
+    people = dict.fromkeys(_WOMEN, "a woman") | dict.fromkeys(_MEN, "a man")
+    for person, tag in enumerate(("1s", "2s", "3s", "1p", "2p", "3p")):
+        who = dict(people) if tag == "3s" else {}
+        for subject in _SUBJECTS["pronouns"]:
+            if subject.person == person:
+                who[subject.words.french[0]] = subject.words.english[0]
+        found.append(Kind("who", tag, who))
+        verbs = ("thing", _HANDLING), ("place", _VISITING), ("place", _STAYING)
+        for object_tag, some in verbs:  # to be is also said of moods and colours
+            does = {v.french[person]: v.english for v in some if v.french != _BE}
+            found.append(Kind("verb", f"{tag} {object_tag}", does))
+    for form in ("ms", "fs", "mp", "fp"):
+        gender, plural = form[0], form[1] == "p"
+        people_tag = f"person 3{form[1]}"
+        for tag, nouns in (("thing", _NOUNS), (people_tag, _PEOPLE)):
+            words = {}
+            for noun in nouns:
+                phrase = _noun_phrase(_DEFINITE[plural], noun)
+                if noun.gender == gender:
+                    words[phrase.french[-1]] = phrase.english[-1]
+            found.append(Kind(tag.split()[0], f"{form} {tag}", words))
+        for name, kind in (("size", _SIZES), ("colour", _COLOURS), ("mood", _MOODS)):
+            words = {_agree(each, gender, plural): each.english for each in kind}
+            found.append(Kind(name, form, words))
+        opening: dict[str, list[str]] = {}
+        theirs = [each for pair in _THEIRS.values() for each in pair]
+        mine = *_MY, *_YOUR, *theirs, *_OUR, *_YOUR_POLITE
+        for each in (*_DEFINITE, *_INDEFINITE, *mine, *_NUMBERS):
+            if each.plural == plural:
+                french = each.masculine if gender == "m" else each.feminine
+                opening.setdefault(french, []).append(each.english or "some")
+        meanings = {french: ", ".join(words) for french, words in opening.items()}
+        found.append(Kind("opening", form, meanings))
+    return found
