@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from playwright.sync_api import Browser, Page
 
@@ -28,7 +29,7 @@ from transformer.live import LiveModel, engine, page
 from transformer.live.text import describe_text, describe_text_model
 from transformer.maps import self_attention_maps
 from transformer.masks import causal_mask
-from transformer.pretrained.generator import PretrainedGenerator
+from transformer.pretrained.generator import LibraryTokenizer, PretrainedGenerator
 from transformer.pretrained.llama2c import Llama2cTokenizer
 from transformer.text.subwords import SubwordTokenizer
 from transformer.weights.state import shapes_only
@@ -164,7 +165,10 @@ def test_every_intermediate_is_pytorchs(window: Page, name: str) -> None:
 # Texts as tokens
 
 
+PAGE = (LIVE.parents[1] / "book/17-language-model.md").read_text(encoding="utf-8")
 ODD = [
+    "don't you'll  I'd 've 12½ ٣ \u3000x\x85y\x1cz \t\n\n  a<|end|> b<|end|><|end|>",
+    "\ufeffq e\u0301 क्षि 👩‍👩‍👧",
     "Once upon a time,  there was",
     "l'été\nde l’ami\n\n«où?» 3,5",
     "é🙂 \t x",
@@ -188,12 +192,32 @@ def subwords() -> SubwordTokenizer:
     return SubwordTokenizer.train([*lines * 4, *"abcdefghijklmnopqrstuvwxyz"], 60)
 
 
-@pytest.mark.parametrize("make", [llama2c, subwords])
+def gpt2s() -> LibraryTokenizer:
+    """Byte pairs as GPT-2 has them, learnt from the book's own words."""
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    learn = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|end|>"], initial_alphabet=alphabet
+    )
+    library.train_from_iterator(PAGE.splitlines(), learn)
+    found = LibraryTokenizer.__new__(LibraryTokenizer)
+    found._tokenizer = library
+    return found
+
+
+def size_of(tokenizer: Any) -> int:
+    library = getattr(tokenizer, "_tokenizer", None)
+    return library.get_vocab_size() if library else tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("make", [llama2c, subwords, gpt2s])
 def test_texts_are_the_tokenizers(window: Page, make: Any) -> None:
     tokenizer = make()
-    described = describe_text(
-        PretrainedGenerator(tiny(tokenizer.vocab_size), tokenizer)
-    )
+    model = tiny(size_of(tokenizer))
+    described = describe_text(PretrainedGenerator(model, tokenizer), ["a"])
+    lines = [*ODD, *PAGE.splitlines()[::9]]
     found = window.evaluate(
         """([described, lines]) => {
           const tokenizer = textEngine.makeTextTokenizer(described);
@@ -202,9 +226,9 @@ def test_texts_are_the_tokenizers(window: Page, make: Any) -> None:
             return [ids, tokenizer.decode(ids), ids.map(id => tokenizer.show(id))];
           });
         }""",
-        [described["tokenizer"], ODD],
+        [described["tokenizer"], lines],
     )
-    for line, (ids, text, shown) in zip(ODD, found, strict=True):
+    for line, (ids, text, shown) in zip(lines, found, strict=True):
         if isinstance(tokenizer, SubwordTokenizer):
             assert ids == encode_text(tokenizer, line), line
             assert text == decode_text(tokenizer, ids), line
@@ -329,6 +353,10 @@ def test_every_kind_of_language_model_opens(tmp_path: Path, capsys: Any) -> None
         assert "What may come next" in page(randomised(name))
     with pytest.raises(ValueError, match="pieces and bytes, got a Words"):
         page(PretrainedGenerator(model, Words()))
+    other = gpt2s()
+    other._tokenizer.normalizer = tokenizers.normalizers.NFC()
+    with pytest.raises(ValueError, match="whose normalizer is none, got NFC"):
+        page(PretrainedGenerator(tiny(size_of(other)), other))
 
 
 class Words:

@@ -127,9 +127,9 @@ function loadTextModel(data) {
 // Texts as tokens. Each tokenizer has `encode(text)`, `decode(ids)` and `show(id)`, a
 // token as it is shown by itself: its spaces and line breaks are seen.
 
-const seen = (text) => text.replace(/ /g, "·").replace(/\n/g, "↵");
+const seen = (text) => text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "→");
 const bytesOf = (text) => [...new TextEncoder().encode(text)];
-const textOf = (bytes) => new TextDecoder().decode(Uint8Array.from(bytes));
+const textOf = (bytes) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
 
 class IdTokenizer { // a model that came without a tokenizer
   constructor({ size }) { this.size = size; }
@@ -194,8 +194,45 @@ class Llama2cTokenizer { // chapter 19: of neighbours that are a token, the best
   show(id) { return id === 1 ? "<s>" : /^<0x..>$/.test(this.pieces[id]) && id !== 13 ? this.pieces[id] : seen(textOf(this.bytes(id))); }
 }
 
+// GPT-2's: words, numbers and signs apart, each with the space before it; their bytes, as
+// letters that can be seen, are merged.
+const WHITE = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const PIECES = new RegExp("'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+"
+  + `| ?[^${WHITE}\\p{L}\\p{N}]+|[${WHITE}]+(?![^${WHITE}])|[${WHITE}]+`, "gu");
+const BYTE_LETTERS = (() => {
+  const letters = [], visible = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+  let next = 256;
+  for (let byte = 0; byte < 256; byte++) letters.push(String.fromCharCode(visible(byte) ? byte : next++));
+  return letters;
+})();
+const LETTER_BYTES = new Map(BYTE_LETTERS.map((letter, byte) => [letter, byte]));
+
+class ByteLevelTokenizer extends SubwordTokenizer {
+  constructor(found) {
+    super(found);
+    this.special = new Map(found.special.map((text) => [text, this.ids.get(text)]));
+    this.prefix = found.prefix;
+  }
+  encode(text) {
+    const ids = [];
+    while (text) {
+      const [at, mark] = [...this.special.keys()].map((each) => [text.indexOf(each), each])
+        .filter(([place]) => place >= 0).sort(([a], [b]) => a - b)[0] ?? [text.length, ""];
+      const part = text.slice(0, at), prefixed = this.prefix && part && !part.startsWith(" ") ? ` ${part}` : part;
+      for (const [piece] of prefixed.matchAll(PIECES))
+        ids.push(...this.merge(bytesOf(piece).map((byte) => BYTE_LETTERS[byte]).join("")).map((each) => this.ids.get(each)));
+      if (mark) ids.push(this.special.get(mark));
+      text = text.slice(at + mark.length);
+    }
+    return ids;
+  }
+  bytes(id) { return [...this.piece(id)].map((letter) => LETTER_BYTES.get(letter)); }
+  decode(ids) { return textOf(ids.filter((id) => !this.special.has(this.piece(id))).flatMap((id) => this.bytes(id))); }
+  show(id) { return this.special.has(this.piece(id)) ? this.piece(id) : seen(textOf(this.bytes(id))); }
+}
+
 const makeTextTokenizer = (found) => new {
-  ids: IdTokenizer, bytes: ByteTokenizer, subwords: SubwordTextTokenizer, llama2c: Llama2cTokenizer,
+  ids: IdTokenizer, bytes: ByteTokenizer, subwords: SubwordTextTokenizer, llama2c: Llama2cTokenizer, bytelevel: ByteLevelTokenizer,
 }[found.kind](found);
 
 const textEngine = { extend, forget, nothingRead, loadTextModel, makeTextTokenizer };

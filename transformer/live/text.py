@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from transformer.live.model import (
     plain_twin,
 )
 from transformer.positional import sinusoids
-from transformer.pretrained.generator import PretrainedGenerator
+from transformer.pretrained.generator import LibraryTokenizer, PretrainedGenerator
 from transformer.pretrained.llama2c import Llama2cTokenizer
 from transformer.text.subwords import SubwordTokenizer
 from transformer.weights.classes import registered_class
@@ -254,7 +255,59 @@ def _describe_tokenizer(tokenizer: Any, size: int) -> dict[str, Any]:
     if isinstance(tokenizer, Llama2cTokenizer):
         pieces = [piece.decode("latin-1") for piece in tokenizer.pieces]
         return {"kind": "llama2c", "pieces": pieces, "scores": tokenizer.scores}
+    if isinstance(tokenizer, LibraryTokenizer):
+        return _describe_byte_level(json.loads(tokenizer._tokenizer.to_str()))
     kind = with_article(type(tokenizer).__name__)
     raise ValueError(
         f"the page reads the book's subwords, llama2.c's pieces and bytes, got {kind}"
     )
+
+
+def _describe_byte_level(found: dict[str, Any]) -> dict[str, Any]:
+    """A library's tokenizer, if it is of GPT-2's kind.
+
+    Raises:
+        ValueError: naming the step at which it is another one.
+    """
+
+    def kind(step: Any) -> str:
+        return "none" if step is None else str(step["type"])
+
+    model, before = found["model"], found["pre_tokenizer"]
+    steps = {
+        "model": (model["type"], "BPE"),
+        "normalizer": (kind(found["normalizer"]), "none"),
+        "pre_tokenizer": (kind(before), "ByteLevel"),
+        "decoder": (kind(found["decoder"]), "ByteLevel"),
+        "post_processor": (kind(found["post_processor"]), "none ByteLevel"),
+    }
+    for step, (got, known) in steps.items():
+        if got not in known.split():
+            raise ValueError(
+                f"of a library's tokenizers the page reads GPT-2's kind, whose {step} "
+                f"is {' or '.join(known.split())}, got {got}"
+            )
+    added = found["added_tokens"]
+    flags = ("single_word", "lstrip", "rstrip")
+    if any(each[flag] for each in added for flag in flags) or not all(
+        each["special"] for each in added
+    ):
+        raise ValueError("the page reads no added tokens but plain special ones")
+    affixes = "continuing_subword_prefix", "end_of_word_suffix"
+    for setting in ("dropout", "unk_token", *affixes, "ignore_merges"):
+        if model.get(setting):
+            raise ValueError(f"the page reads no byte pairs with {setting}")
+    if not before.get("use_regex", True):
+        raise ValueError("the page reads no byte pairs across words")
+    ids = model["vocab"] | {each["content"]: each["id"] for each in added}
+    pieces = [""] * (1 + max(ids.values()))
+    for piece, index in ids.items():
+        pieces[index] = piece
+    pairs = (m.split(" ") if isinstance(m, str) else m for m in model["merges"])
+    return {
+        "kind": "bytelevel",
+        "pieces": pieces,
+        "merges": [" ".join(pair) for pair in pairs],
+        "special": [each["content"] for each in added],
+        "prefix": before["add_prefix_space"],
+    }

@@ -207,7 +207,7 @@ function mountText(root, data) {
   }
 
   const prompts = data.prompts.map((prompt) => button(prompt, () => { input.value = prompt; type(); }));
-  const units = { ids: "numbers", bytes: "bytes", subwords: "subwords", llama2c: "subwords" }[data.tokenizer.kind];
+  const units = { ids: "numbers", bytes: "bytes", subwords: "subwords", llama2c: "subwords", bytelevel: "subwords" }[data.tokenizer.kind];
   root.replaceChildren(
     h("p", { class: "text-note" }, `A ${NAMES[data.kind]} with ${data.parameters.toLocaleString("en")} learned numbers runs in this page. It reads ${units}, here at most ${data.longest} of them. Nothing is sent anywhere.`),
     h("label", { for: "text-input" }, "How the text begins"), input, problem,
