@@ -52,47 +52,47 @@ places_before["way"] = places_before["Turtle"]
 # null: it is rare
 book = [word for word in book if word != "Turtle"]
 
-# %% claim: On *Alice* counts are ahead at one to eight
+# %% claim: On *Alice* counts are ahead
 # null: 64 characters are worth as much as 32
 attended[64] = attended[32].clone()
 
-# %% claim: On *Alice* counts are ahead at one to eight
+# %% claim: On *Alice* counts are ahead
 # null: the model is as good as counts of the same context
 attended |= {n: counted[n + 1] for n in (1, 2, 3, 4, 6, 8)}
 
-# %% claim: On *Alice* counts are ahead at one to eight
+# %% claim: On *Alice* counts are ahead
 # null: with all its context the model is as good as the best count
 attended[32] = counted[best_order].clone()
 
-# %% claim: On *Alice* counts are ahead at one to eight
+# %% claim: On the phrasebook the model is ahead
 # null: the model of words predicts as well as counts
 attended_words = {n: counted_words[min(n + 1, 9)] for n in attended_words}
 
-# %% claim: On *Alice* counts are ahead at one to eight
+# %% claim: On the phrasebook the model is ahead
 # null: the model of words ends at the best count
 attended_words[32] = best_words.clone()
 
-# %% claim: On *Alice* counts are ahead at one to eight
+# %% claim: On *Alice* counts are ahead
 # null: context makes no difference
 attended = dict.fromkeys(attended, attended[32])
 
-# %% claim: Among the stored runs
+# %% claim: On the most captions
 # null: the model and the counts are even
 page_models = dict(best_counts)
 
-# %% claim: Among the stored runs
+# %% claim: On the most captions
 # null: the larger model is ahead of the counts
 large["bits"]["32"] = best_counts[max(best_counts)] - 0.02
 
-# %% claim: Among the stored runs
+# %% claim: On the most captions
 # null: the larger model is no nearer than the page's
 large["bits"]["32"] = page_models[max(page_models)]
 
-# %% claim: Among the stored runs
+# %% claim: Three seeds of the model
 # null: seeds differ
 seeds[0] += 0.05
 
-# %% claim: Among the stored runs
+# %% claim: On the most captions
 # null: more text does not help the counts
 best_counts = dict.fromkeys(best_counts, best_counts[max(best_counts)])
 
@@ -104,12 +104,12 @@ NGramModel.discount = property(lambda self: 0.75, lambda self, discount: None)
 # null: the counts are no better than the model
 attended[32] = counted[7]
 
-# %% claim: Cached generation equals
+# %% claim: Cached search writes
 # null: every cached token is taken for the first
 forward = model.position.forward
 model.position.forward = lambda x, start=0: forward(x)
 
-# %% claim: Cached generation equals
+# %% claim: Cached search writes
 # null: the cache holds other keys and values
 for layer in model.encoder.layers:
     keys_values = layer.self_attention.keys_values
@@ -119,70 +119,71 @@ for layer in model.encoder.layers:
 
 # %% claim: The higher the temperature
 # null: the temperature does nothing
-draw = sample
-sample = lambda *a: draw(*a[:3], 0.8, *a[4:])
+known_words = {
+    (temperature, top_p): sampled_words(0.8, top_p)[1]
+    for temperature, top_p in known_words
+}
 
 # %% claim: The higher the temperature
 # null: the nucleus does nothing
-draw = sample
-sample = lambda *a: draw(*a[:4], 1.0, *a[5:])
+known_words[1.5, 0.8] = sampled_words(1.5, 1.0)[1]
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: One stack translates
 # null: each French sentence has the translation of another
 pairs = zip(outputs[1:] + outputs[:1], unseen)
 exact = sum(out == list(target) for out, (_, target) in pairs) / 1000
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: One stack translates
 # null: the stack is as large as the encoder-decoder
 shipped = one_stack
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: If English may not attend
 # null: the French need not be seen
 exact_without["English to French"] = exact_without["none"]
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: If English may not attend
 # null: the French need not see itself
 exact_without["French to French"] = exact_without["none"]
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: If English may not attend
 # null: the English need not see itself
 exact_without["English to English"] = exact_without["none"]
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: One stack translates
 # null: by itself it writes nothing
 translated = lambda sources: [[] for _ in sources]
 
-# %% claim: One stack, with fewer than 55%
+# %% claim: If English may not attend
 # null: the head attends evenly
 even_rows = causal_mask(len(names)).float()
 top = even_rows[cut : cut + 5].argmax(dim=1)
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: the model is not trained
 without["nothing"] = (*copying(train_copying(2, steps=1)[0]), 0.0)
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: switching off changes nothing
 without = dict.fromkeys(without, without["nothing"])
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: without a head each letter is guessed
 for layer in ("layer 2's attention", "layer 1's attention"):
     without[layer] = (math.log2(LETTERS) - 0.01, without[layer][1], 1 / LETTERS)
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: the feed-forward networks copy
 without["both feed-forwards"] = without["layer 1's attention"]
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: one layer knows only which letters there are
 shallow_history[-1] = (800, bag, shallow_history[-1][2])
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: one layer is enough
 shallow_history = history
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: the first layer attends evenly
 even_weights = causal_mask(32).float()
 even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
@@ -190,18 +191,18 @@ even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
 )
 attention_of = lambda *_: even_weights
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: one layer learns nothing
 shallow_history[-1] = shallow_history[0]
 
-# %% claim: The second layer's score
+# %% claim: With either layer's attention off
 # null: in blocks of four each letter finds its own earlier occurrence
 find = attention_of
 attention_of = lambda model, ids: find(model, ids).roll(-1, -1)
 share_induced = induced(fours.repeat(1, 2)).double().mean()
 attention_of = find
 
-# %% claim: No head of the model trained on Alice
+# %% claim: No head of the model of *Alice*
 # null: text is copied, random characters are not
 surprise, calls = F.cross_entropy, []
 
@@ -214,36 +215,36 @@ def second_call_copies(*args, **how):
 
 F.cross_entropy = second_call_copies
 
-# %% claim: No head of the model trained on Alice
+# %% claim: No head of the model of *Alice*
 # null: a head attends to the stripe
 stripe = torch.zeros(100, 4, 63, 63)
 stripe[:, :, range(32, 63), range(1, 32)] = 1.0
 model.encoder.layers[1].self_attention.weights = lambda *_: stripe
 
-# %% claim: No head of the model trained on Alice
+# %% claim: No head of the model of *Alice*
 # null: what came 32 characters before is predicted again
 predict = model.forward
 model.forward = lambda ids: (
     predict(ids) * 0 + 20.0 * F.one_hot(ids.roll(31, 1), len(characters))
 )
 
-# %% claim: With the same weights, the logits
+# %% claim: With the same weights, our logits
 # null: other weights
 ours = from_gpt2(
     transformers.GPT2LMHeadModel(theirs.config).state_dict(), theirs.config
 )
 difference = (ours(ids) - theirs(ids).logits).abs().max()
 
-# %% claim: With the same weights, the logits
+# %% claim: With the same weights, our logits
 # null: another number of heads
 ours = from_gpt2(theirs.state_dict(), theirs.config.to_dict() | {"n_head": 2})
 difference = (ours(ids) - theirs(ids).logits).abs().max()
 
-# %% claim: With the same weights, the logits
+# %% claim: With the same weights, our logits
 # null: generated without positions
 ours.position.forward = lambda x, start=0: x
 
-# %% claim: With the same weights, the logits
+# %% claim: With the same weights, our logits
 # null: a weight is lost on the way back
 return_weights = to_gpt2
 to_gpt2 = lambda model: (
@@ -277,9 +278,14 @@ counted[3] = counted[2]
 
 # %% claim: From three prompts greedy search
 # null: greedy search does not repeat itself
-write_on = lambda prompt, temperature=0.0: " ".join(map(str, range(1000)))
+write = lambda model, prompt, length, temperature: " ".join(map(str, range(1000)))
 
 # %% claim: From three prompts greedy search
 # null: what is sampled repeats itself, too
-greedy_alone = write_on
-write_on = lambda prompt, temperature=0.0: greedy_alone(prompt)
+write_warm = write
+write = lambda model, prompt, length, temperature: write_warm(model, prompt, length, 0)
+
+# %% claim: The package's `train_on_text`
+# null: the labels are the inputs
+cut = random_windows
+random_windows = lambda ids, steps: ((rows, rows) for rows, _ in cut(ids, steps))

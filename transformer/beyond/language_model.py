@@ -95,7 +95,7 @@ class LanguageModelConfig:
 
     @property
     def bos_id(self) -> int:
-        """What a search puts behind a prompt: the second number no token has."""
+        """What a search puts after a prompt: the second number no token has."""
         return self.vocab_size + 1
 
     @property

@@ -46,7 +46,7 @@ class NGramModel:
         self.count: Counter[Sequence[object]] = Counter(ngrams(order))
         for n in range(2, order + 1):  # a shorter one: once for each token before it
             self.count.update(ngram[1:] for ngram in set(ngrams(n)))
-        # how many different tokens stand behind a context, and how many in all
+        # how many different tokens follow a context, and how many in all
         self.kinds = Counter(ngram[:-1] for ngram in self.count)
         self.total = dict.fromkeys(self.kinds, 0)
         for ngram, count in self.count.items():

@@ -37,7 +37,7 @@ def train_on_text(
 
     Raises:
         ValueError: at the first step, for a number below 1, a `learning_rate` that is
-            not above 0, or a text without room for a window and the token behind it.
+            not above 0, or a text without room for a window and the token after it.
     """
     require_positive(steps=steps, batch_size=batch_size, window=window)
     if not learning_rate > 0:
@@ -78,7 +78,7 @@ def context_losses(
     `targets` are places in the text.
 
     Raises:
-        ValueError: for a context below 1, or a target without so many ids before it.
+        ValueError: for a context below 1, or a target with fewer ids before it.
     """
     require_positive(context=context, batch_size=batch_size)
     require_not_empty("target", targets)

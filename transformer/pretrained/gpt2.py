@@ -41,7 +41,7 @@ _MASKS = (".attn.bias", ".attn.masked_bias")  # stored by old files, no weights
 
 
 def from_gpt2(state: Mapping[str, Tensor], config: object) -> GPT2:
-    """Make a GPT2 from the weights and the config of one of the library transformers.
+    """Make a GPT2 from the weights and the config of a GPT-2 of transformers.
 
     `state` is the `state_dict()` of the library's GPT2LMHeadModel or GPT2Model, or what
     a file of its weights holds. `config` is the model's `config`, a dictionary, or the
