@@ -1,12 +1,12 @@
-# %% claim: From both sides the feminine
+# %% claim: From both sides it is
 # null: the encoder for both sides has a causal mask too
 fillers["both sides"].causal = True
 
-# %% claim: From both sides the feminine
+# %% claim: From both sides it is
 # null: the language model sees what stands behind
 fillers["left"].causal = False
 
-# %% claim: From both sides the feminine
+# %% claim: From both sides it is
 # null: the word behind is hidden as well
 fill_one = with_hole
 
@@ -18,16 +18,16 @@ def with_hole(ids, places):
 
 bits_a_word = lambda: (0, 1)
 
-# %% claim: From both sides the feminine
+# %% claim: From both sides it is
 # null: a word costs the same from both
 bits_a_word = lambda: (3.0, 3.0)
 
-# %% claim: Looking up rows of an embedding table
+# %% claim: Looking up a row
 # null: the one stands a place further on
 draw_one_hot = F.one_hot
 F.one_hot = lambda ids, count: draw_one_hot((ids + 1) % count, count)
 
-# %% claim: Changing all counts from 1900
+# %% claim: No training window changes
 # null: the scale is that of the whole series
 
 
@@ -37,7 +37,7 @@ def split(values, first, end):
     return windows(scaled[:first]), windows(scaled[first - history :])
 
 
-# %% claim: Changing all counts from 1900
+# %% claim: No training window changes
 # null: the histories end before 1900, and what they are to forecast does not
 
 
@@ -60,7 +60,7 @@ def forecast_loss(forecast, actual):
     return (errors.square() / 2 + 2 * forecast.std.log()).mean()
 
 
-# %% claim: With the same weights the package
+# %% claim: With the same weights, the package
 # null: the mean over the patches is read, not the last
 PlainForecaster.forward = lambda self, history: (
     self.output(
@@ -72,7 +72,7 @@ PlainForecaster.forward = lambda self, history: (
     .chunk(2, dim=-1)
 )
 
-# %% claim: With the same weights the package
+# %% claim: With the same weights, the package
 # null: the last patch is all that is read
 PlainForecaster.forward = Forecaster.forward = lambda self, history: Forecast(
     *self.output(self.embedding(history[:, -4:])).chunk(2, dim=-1)
@@ -88,65 +88,65 @@ ScaledByWindow.forward = lambda self, history: self.forecaster(
 # null: the windows are not scaled
 ScaledByWindow.forward = lambda self, history: self.forecaster(history)
 
-# %% claim: With its windows scaled the encoder's error
+# %% claim: With its windows scaled, the encoder
 # null: the scaling changes nothing
 errors["encoder, scaled"] = errors["encoder"]
 by_cycle["encoder, scaled"] = by_cycle["encoder"]
 
-# %% claim: With its windows scaled the encoder's error
+# %% claim: With its windows scaled, the encoder
 # null: the scaling brings what it does in either
 errors["encoder"] = errors["encoder, scaled"]
 
-# %% claim: With its windows scaled the encoder's error
+# %% claim: With its windows scaled, the encoder
 # null: the autoregression is an encoder without the scaling
 errors["autoregression"] = errors["encoder"][:1]
 
-# %% claim: With its windows scaled the encoder's error
+# %% claim: With its windows scaled, the encoder
 # null: the encoders forecast the mean
 errors["encoder"] = errors["mean"].expand(3, -1, -1)
 
-# %% claim: With its windows scaled the encoder's error
+# %% claim: With its windows scaled, the encoder
 # null: the autoregression is ahead in half of the groups
 wins["encoder"] = 5
 
-# %% claim: With its windows scaled the encoder's error
+# %% claim: With its windows scaled, the encoder
 # null: with the scaling it is as far ahead in all groups
 by_cycle["encoder, scaled"] = by_cycle["autoregression"] + 0.5
 
-# %% claim: Intervals of the encoders
+# %% claim: Without scaling, 80% intervals
 # null: without scaling they hold what they should
 held["encoder"] = torch.full_like(held["encoder"], 0.8)
 
-# %% claim: Intervals of the encoders
+# %% claim: Without scaling, 80% intervals
 # null: the autoregression's are as narrow as the encoder's
 held["autoregression"] = held["encoder"]
 
-# %% claim: Intervals of the encoders
+# %% claim: Without scaling, 80% intervals
 # null: the scaling changes none
 held["encoder, scaled"] = held["encoder"]
 
-# %% claim: Intervals of the encoders
+# %% claim: Without scaling, 80% intervals
 # null: the coverage is the same in all years
 held["encoder"] = held["encoder"].roll(50, 1)
 
-# %% claim: Up to 1943 the scaling
+# %% claim: From 1944 on the scaling
 # null: the years in another order
 series = series[torch.randperm(len(series))]
 
-# %% claim: Up to 1943 the scaling
+# %% claim: From 1944 on the scaling
 # null: the later cycles are as high as the earlier ones
 series = torch.cat((series[:244], series[100:165]))
 
-# %% claim: Up to 1943 the scaling
+# %% claim: From 1944 on the scaling
 # null: the lead is the same in all years
 lead = errors["encoder"].mean() - errors["autoregression"].mean()
 errors["encoder"] = errors["autoregression"].expand(3, -1, -1) + lead
 
-# %% claim: Up to 1943 the scaling
+# %% claim: From 1944 on the scaling
 # null: the scaling brings nothing
 errors["encoder, scaled"] = errors["encoder"]
 
-# %% claim: Up to 1943 the scaling
+# %% claim: From 1944 on the scaling
 # null: the loss before 1900 is the same with it
 tried["encoder, scaled"] = tried["encoder"]
 
@@ -162,33 +162,33 @@ right_share["a shuffle for each"] = [0.1] * 3
 # null: a rival is no better than the mean encoder
 right_share["logistic regression"] = [np.mean(right_share["as they are"])]
 
-# %% claim: With the rows of its table
+# %% claim: With its table shuffled
 # null: the table is shuffled the other way round
 once = once.argsort()
 
-# %% claim: With the rows of its table
+# %% claim: With its table shuffled
 # null: all rows of its table are one
 with torch.no_grad():
     rows_of_table = classifiers["as they are"][0].position.table.weight
     rows_of_table[:] = rows_of_table[0].clone()
 
-# %% claim: With the rows of its table
+# %% claim: With its table shuffled
 # null: the blind model has positions
 copy.deepcopy = lambda model: classifiers["one shuffle for all"][0]
 nn.Identity = lambda: classifiers["one shuffle for all"][0].position
 
-# %% claim: From 300 to 3,000 steps
+# %% claim: After 3,000 steps
 # null: longer training changes nothing
 longer = {key: longer[300, key[1]] for key in longer}
 
-# %% claim: From 300 to 3,000 steps
+# %% claim: After 3,000 steps
 # null: the neighbour is no better than logistic regression
 right_share["nearest neighbour"] = right_share["logistic regression"]
 
-# %% claim: In these three models, in both layers
+# %% claim: In these models the most attended
 # null: the attention is what matters
 agree["most attended, layer 2"] = [1.0] * 3
 
-# %% claim: In these three models, in both layers
+# %% claim: In these models the most attended
 # null: ink is no better than chance
 agree["most ink"] = [chance] * 3

@@ -58,8 +58,8 @@ class PatchClassifier(nn.Module):
     """Image classifier: an encoder over patches (Dosovitskiy et al. 2021).
 
     It takes square images, (batch, image_size, image_size), and gives logits for the
-    classes, (batch, classes). Positions are a learned table, and the outputs of all
-    patches are averaged.
+    classes, (batch, classes). Positions are a learned table. The outputs of all patches
+    are averaged, where theirs reads that of a class token.
 
     Raises:
         ValueError: for sizes or a dropout rate that its parts refuse, a `patch_size`
