@@ -1,8 +1,8 @@
-# %% claim: *Lowest*, which is none
+# %% claim: *Lowest*, none
 # null: no merges: letters
 lowest = tuple("▁lowest")
 
-# %% claim: *Lowest*, which is none
+# %% claim: *Lowest*, none
 # null: the merges in the opposite order
 lowest = tuple("▁lowest")
 for pair in reversed(merges):
@@ -32,11 +32,11 @@ tokenizer = WholeWords()
 encode = tokenizer.encode
 tokenizer.encode = lambda sentence: [i for i in encode(sentence) if i != UNKNOWN_ID]
 
-# %% claim: Validation words are missing
+# %% claim: No subword of the validation
 # null: a vocabulary of words
 german = {**german, "validation_pieces_unknown": german["validation_words_new"]}
 
-# %% claim: Validation words are missing
+# %% claim: No subword of the validation
 # null: training has every word
 english = {**english, "validation_words_new": 0}
 
@@ -62,26 +62,26 @@ epochs = [
 # null: BLEU does not rise
 epochs[-1] = epochs[-1]._replace(bleu=epochs[0].bleu)
 
-# %% claim: The mean of our seeds differs
+# %% claim: Our mean differs
 # null: the recurrent model, spread as our seeds are
 tests = [score - tests[0] + rnn["test"]["bleu"] for score in tests]
 
-# %% claim: The mean of our seeds differs
+# %% claim: Our mean differs
 # null: a published score one point higher
 PUBLISHED += 1
 
-# %% claim: The mean of our seeds differs
+# %% claim: Our mean differs
 # null: runs with other choices
 seeds = {**seeds, "3": runs["en-de-low-rate"]["1"]}
 
-# %% claim: Each seed has half of its best
+# %% claim: Only one of the three seeds
 # null: BLEU rises evenly
 seeds = {
     seed: {**run, "curve": [{**p, "bleu": p["epoch"]} for p in run["curve"]]}
     for seed, run in seeds.items()
 }
 
-# %% claim: Each seed has half of its best
+# %% claim: Only one of the three seeds
 # null: all stop after as many epochs
 seeds = dict.fromkeys(seeds, seeds["1"])
 
@@ -95,33 +95,33 @@ validation_bleu = lambda average, beam_size, penalty: every_way(average, 1, pena
 every_way = validation_bleu
 validation_bleu = lambda average, beam_size, penalty: every_way(0, beam_size, penalty)
 
-# %% claim: At the highest rate from the first step
+# %% claim: At the highest rate
 # null: the rate makes no difference: other seeds of the recipe
 runs = {**runs, "en-de-no-warmup": {"1": seeds["2"], "2": seeds["3"]}}
 
-# %% claim: At the highest rate from the first step
+# %% claim: At the highest rate
 # null: the mean rate costs as much: the rise is what was missing
 cold, lower = runs["en-de-no-warmup"], runs["en-de-no-warmup-lower"]
 lower = {seed: {**lower[seed], "curve": cold[seed]["curve"]} for seed in cold}
 runs = {**runs, "en-de-no-warmup-lower": lower}
 
-# %% claim: At the highest rate from the first step
+# %% claim: At the highest rate
 # null: the order of the norm makes no difference: another seed of the recipe
 runs = {**runs, "en-de-post-norm": {"1": {"curve": seeds["2"]["curve"][:12]}}}
 
-# %% claim: Where the runs without smoothing
+# %% claim: Without smoothing or dropout
 # null: no smoothing is as bad as no warm-up
 runs = {**runs, "en-de-no-smoothing": runs["en-de-no-warmup"]}
 
-# %% claim: Where the runs without smoothing
+# %% claim: Without smoothing or dropout
 # null: the seed makes no difference
 seeds = dict.fromkeys(seeds, seeds["1"])
 
-# %% claim: The lower rate leads after three
+# %% claim: After three epochs the lower
 # null: the rate makes no difference: the recipe's other seeds
 runs = {**runs, "en-de-low-rate": {"1": seeds["2"], "2": seeds["1"]}}
 
-# %% claim: The lower rate leads after three
+# %% claim: After three epochs the lower
 # null: overtaken two epochs earlier
 overtaken -= 2
 
@@ -134,29 +134,29 @@ theirs = ours
 rnn = {**rnn, "curve": [*rnn["curve"][:-1], rnn["curve"][-2]]}
 theirs = {**rnn["curve"][-1], "epoch": 20}
 
-# %% claim: The rarer the words of a group
+# %% claim: The rarer the words
 # null: the control alone: another sentence's reference
 found = chance
 
-# %% claim: The rarer the words of a group
+# %% claim: The rarer the words
 # null: all words are found alike
 found = [sum(found) / len(found)] * len(found)
 
-# %% claim: The rarer the words of a group
+# %% claim: The rarer the words
 # null: the most frequent words are found as the group before, after the control
 share = (found[-2] - chance[-2]) / (1 - chance[-2])
 found = [*found[:-1], chance[-1] + (1 - chance[-1]) * share * 0.99]
 
-# %% claim: For the two pieces of *burgt*
+# %% claim: For *burgt*
 # null: *hund* looks elsewhere
 weights = weights.clone()
 weights[:, looked["said"].index("▁hund")] = 0.0
 
-# %% claim: For the two pieces of *burgt*
+# %% claim: For *burgt*
 # null: even weights
 weights = torch.full_like(weights, 1 / weights.size(-1))
 
-# %% claim: For the two pieces of *burgt*
+# %% claim: For *burgt*
 # null: the rows of other words
 weights = weights.flip(1)
 
@@ -174,11 +174,11 @@ for kind in ("no-dropout", "small-no-dropout"):
 # null: the recipe ends when they do
 seeds = {**seeds, "1": {**seeds["1"], "curve": seeds["1"]["curve"][:14]}}
 
-# %% claim: The counts of the sentences add up
+# %% claim: Drawing the same sentences
 # null: each system has draws of its own
 gains = {name: values - values.roll(1) for name, values in resampled.items()}
 gains = dict(list(gains.items())[:2])
 
-# %% claim: The counts of the sentences add up
+# %% claim: Drawing the same sentences
 # null: a score has no uncertainty
 resampled = {name: 0 * values for name, values in resampled.items()}
