@@ -324,6 +324,20 @@ def test_a_text_shows_where_each_head_looked(reader: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
+def test_a_head_that_looks_at_what_came_next_before_is_named(reader: Page) -> None:
+    model, ids = tiny(256), list(b"phnphnphn")
+    weights = self_attention_maps(model, torch.tensor([ids]))[0]
+    means = weights[..., range(3, 9), range(1, 7)].mean(dim=-1)
+    layer, head = divmod(int(means.argmax()), 2)
+    note = reader.locator(".text-note").last
+    reader.get_by_label("How the text begins").fill("phnphnphn")
+    said = note.inner_text()
+    assert f"Head {head + 1} of layer {layer + 1} works like an induction head" in said
+    assert f"({100 * float(means.max()):.0f}% of its attention, over 6 tokens)" in said
+    reader.get_by_label("How the text begins").fill("phnxyzabc")
+    assert "induction" not in note.inner_text()
+
+
 def test_what_is_typed_stays_text_and_may_be_too_long(reader: Page) -> None:
     page = reader
     page.get_by_role("button", name="<b>x</b>").click()

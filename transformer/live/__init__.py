@@ -21,7 +21,13 @@ from transformer.live.model import (
     known_sentences,
 )
 from transformer.live.still import Still, still
-from transformer.live.text import Readable, as_writer, describe_text, text_still
+from transformer.live.text import (
+    Readable,
+    Writer,
+    describe_text,
+    open_model,
+    text_still,
+)
 from transformer.weights.files import write_atomically
 
 __all__ = [
@@ -112,16 +118,15 @@ def page(
         ValueError: for a model that is too large or not the book's, a tokenizer that is
             not the book's, or a file that `Translator.load` refuses.
     """
-    writer = as_writer(model)
-    if writer is not None:
-        data = describe_text(writer, sentences, title)
+    found = open_model(model)
+    if isinstance(found, Writer):
+        data = describe_text(found, sentences, title)
         style = _read("still.css") + _read("text.css")
         program = _assemble(_TEXT_VIEW, style, data, "startText", "model")
-        return _document(data["title"], text_still(writer, data["prompts"]), program)
-    other = cast("Explorable", model)
-    translator = as_translator(other)
+        return _document(data["title"], text_still(found, data["prompts"]), program)
+    translator = as_translator(found)
     if sentences is None:
-        sentences = known_sentences(translator, other)
+        sentences = known_sentences(translator, cast("Explorable", model))
     data = describe(translator, sentences, title)
     picture = still(translator, data["examples"][0], "still")
     return _document(data["title"], picture.html, _script(data, "model", links))

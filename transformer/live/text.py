@@ -37,9 +37,9 @@ __all__ = [
     "LONGEST",
     "Readable",
     "Writer",
-    "as_writer",
     "describe_text",
     "describe_text_model",
+    "open_model",
     "text_still",
 ]
 
@@ -67,33 +67,33 @@ SETTINGS = {
 KINDS = {LanguageModel: "LanguageModel", GPT2: "GPT2", Llama: "Llama"}
 
 
-def as_writer(model: Readable) -> Writer | None:
-    """A language model with its tokenizer, or one alone; None for anything else.
+def open_model(model: Readable) -> Writer | Translator | nn.Module:
+    """What a page is to show: a file or folder is read, once, for what it holds.
+
+    A language model is what it is also in a wrapper; any other module stays as given.
 
     Raises:
-        ValueError: for a library's file that `PretrainedGenerator.load` refuses.
-        FileNotFoundError: naming the first file of it that is missing.
+        FileNotFoundError: naming the first file that is missing.
+        ValueError: for a file that neither `Translator.load` nor a loader of language
+            models can read, with what the first of them says.
     """
-    if isinstance(model, Translator):
-        return None
-    if isinstance(model, TextGenerator | PretrainedGenerator):
+    if isinstance(model, Translator | TextGenerator | PretrainedGenerator):
         return model
     if isinstance(model, nn.Module):
         try:
             return unwrap_to(LanguageModel, model)
         except ValueError:
-            return None
+            return model
     path = Path(model)
     if PretrainedGenerator.reads(path):
         return PretrainedGenerator.load(path)
     try:
-        Translator.load(path)
-    except (ValueError, TypeError, OSError):
+        return Translator.load(path)
+    except (ValueError, TypeError, OSError) as error:
         try:
             return TextGenerator.load(path)
         except (ValueError, TypeError, OSError):
-            return None  # the loader of translators says what is wrong with it
-    return None
+            raise error from None
 
 
 def describe_text(
