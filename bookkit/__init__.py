@@ -18,6 +18,7 @@ try:
     from bookkit.latex import matrix, show_math
     from bookkit.mask_board import MaskBoard
     from bookkit.memory import OneNumber
+    from bookkit.parts_map import PartsMap, Piece
     from bookkit.stored import results
     from bookkit.touch import Guess
     from bookkit.tree import BeamTree, Branch
@@ -41,6 +42,8 @@ __all__ = [
     "Guess",
     "MaskBoard",
     "OneNumber",
+    "PartsMap",
+    "Piece",
     "Verdict",
     "WordPlane",
     "begin",

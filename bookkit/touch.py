@@ -53,8 +53,9 @@ def piece(name: str, guess: Guess, **fields: Any) -> str:
     """The HTML of a view: its template, filled, with the shared look and a question.
 
     `name.html` gets `$key`, which no other view on a page has, `$style`, `$ask` and
-    the `fields`.
+    the `fields`, in which `@key` is that key as well.
     """
     template = Template((_HERE / f"{name}.html").read_text(encoding="utf-8"))
     key = hashlib.sha256(repr((name, guess, fields)).encode()).hexdigest()[:10]
-    return template.substitute(fields, key=key, style=_STYLE, ask=guess.html(key))
+    filled = {field: str(text).replace("@key", key) for field, text in fields.items()}
+    return template.substitute(filled, key=key, style=_STYLE, ask=guess.html(key))

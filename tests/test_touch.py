@@ -7,8 +7,9 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from bookkit import Clocks, Guess, MaskBoard, WordPlane
+from bookkit import Clocks, Guess, MaskBoard, PartsMap, Piece, WordPlane
 from bookkit.mask_board import moves
+from transformer import Transformer, TransformerConfig
 from transformer.encoder import Encoder
 from transformer.positional import sinusoids
 
@@ -195,3 +196,48 @@ def test_a_word_is_dragged_moved_with_keys_and_put_back(page: Page) -> None:
     assert say.inner_text() == view.say("b")
     page.locator("select").select_option("a")
     assert say.inner_text() == view.say("a")
+
+
+def parts() -> PartsMap:
+    """A small model of two layers in each stack, taken apart."""
+    layer = "encoder.layers.0"
+    inside = [
+        Piece(f"<{name}>", f"{layer}.{name}", "It works.", "07-encoder")
+        for name in ("feed_forward", "self_attention")
+    ]
+    table = Piece("table", "source_embedding", "A row.", "02-embedding")
+    model = Transformer(TransformerConfig(9, 9, 8, 2, 2, 2, 16))
+    softmax = Piece("softmax", "", "Shares.", "10-model")
+    return PartsMap(model, [inside, table], [softmax], GUESS, first=1)
+
+
+def test_parts_hold_what_the_model_holds() -> None:
+    view = parts()
+    feed_forward, attention, table, softmax = view.parts()
+    assert [view.times(part) for part in view.parts()] == [2, 2, 1, 1]
+    assert view.size(attention) == 4 * (8 * 8 + 8)
+    assert view.shapes(attention) == "4 of 8 × 8, 4 of 8"
+    assert view.shapes(feed_forward) == "16 × 8, 16, 8 × 16, 8"
+    assert (view.size(table), view.size(softmax)) == (72, 0)
+    page = view._repr_html_()
+    assert "&lt;self_attention&gt;" in page
+    assert "together 288; the 2 of them 576." in page
+    assert page.count(" checked>") == 1
+    assert "<script" not in page
+    assert "@key" not in page
+    assert repr(view).startswith("PartsMap(4 parts, ")
+    gone = [Piece("x", "encoder.rest", "", "07-encoder")]
+    with pytest.raises(ValueError, match=r"the model has no part encoder\.rest"):
+        PartsMap(Transformer(TransformerConfig(9, 9, 8, 2, 1, 1, 16)), gone, [], GUESS)
+
+
+def test_a_part_is_chosen_with_a_finger_and_with_keys(page: Page) -> None:
+    touch(page, parts())
+    panel = page.locator(".panel:visible")
+    assert panel.inner_text().startswith("<self_attention>. It works.")
+    page.locator(".two label").first.click()
+    assert panel.inner_text().startswith("<feed_forward>")
+    for _ in range(2):
+        page.keyboard.press("ArrowDown")
+    assert panel.inner_text().startswith("table. A row.")
+    assert panel.get_by_role("link").get_attribute("href") == "02-embedding.ipynb"
