@@ -911,6 +911,32 @@ def test_a_network_of_one_number_can_be_turned(
     assert not one.locator("input").first.is_visible()
 
 
+def test_a_card_is_guessed_at_and_then_opened(
+    home: str, phone: Page, unscripted: Page
+) -> None:
+    address = f"{home}/book/misconceptions.html"
+    phone.goto(address)
+    for verdict in ("true", "in-part", "false"):
+        assert phone.locator(f".said-{verdict}").count() > 3
+    linked = phone.locator(".said:has(details a.reference)")  # to where it is shown
+    assert linked.count() == phone.locator(".said").count()
+    wrong, right = phone.locator(".said-true").first, phone.locator(".said-false").first
+    for card, said in (
+        (wrong, "Your guess was “false”. So far 0 of 1"),
+        (right, "You guessed right. So far 1 of 2"),
+    ):
+        card.get_by_role("button", name="False").focus()
+        phone.keyboard.press("Enter")
+        assert said in card.locator(".said-told").inner_text()
+        assert card.locator("details p").first.is_visible()
+    assert right.locator("details p").first.inner_text().startswith("False. ")
+    unscripted.goto(address)
+    card = unscripted.locator(".said").first
+    assert not card.get_by_role("button", name="False").is_visible()
+    card.locator("summary").click()
+    assert card.locator("details p").first.is_visible()
+
+
 def test_the_lab_switches_parts_off_and_links_to_what_fails(
     home: str, page: Page
 ) -> None:

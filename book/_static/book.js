@@ -130,6 +130,28 @@ addEventListener("DOMContentLoaded", () => {
   }
 });
 
+// Cards: a guess opens what is so, and is counted.
+addEventListener("DOMContentLoaded", () => {
+  const cards = [...document.querySelectorAll("article .said")];
+  const guessed = new Map();
+  for (const card of cards) {
+    const so = card.className.match(/said-(true|in-part|false)/)[1].replace("-", " ");
+    const buttons = [...card.querySelectorAll(".said-guess button")];
+    const told = document.createElement("p");
+    told.className = "said-told";
+    told.setAttribute("role", "status");
+    card.querySelector("details").append(told);
+    for (const button of buttons) button.addEventListener("click", () => {
+      const guess = button.textContent.toLowerCase();
+      if (!guessed.has(card)) guessed.set(card, guess === so); // the first guess counts
+      for (const other of buttons) other.setAttribute("aria-pressed", other === button);
+      card.querySelector("details").open = true;
+      const right = [...guessed.values()].filter(Boolean).length;
+      told.textContent = `${guess === so ? "You guessed right" : `Your guess was “${guess}”`}. So far ${right} of ${guessed.size} first guesses were right.`;
+    });
+  }
+});
+
 // The page's own contents: the entry of what is being read is marked, and in view.
 addEventListener("DOMContentLoaded", () => {
   const list = document.querySelector("#pst-page-toc-nav");
