@@ -20,6 +20,7 @@ from transformer.doctor.loading import guess, load
 from transformer.doctor.student import examine_file
 from transformer.doctor.subject import OutOfTime, Refused, time_limit
 from transformer.doctor.tables import misreading
+from transformer.doctor.xray import xray
 from transformer.positional import sinusoids
 
 # Those that every run of the tests plants; the nightly run plants all.
@@ -191,6 +192,7 @@ def test_torchs_transformer_is_sound_in_either_layout(batch_first: bool) -> None
 
     report = examine(build, pad_id=0)
     assert report.verdict == "sound", report
+    assert "6 attentions" in report.proved["attention"]
 
 
 class Block(nn.Module):
@@ -588,6 +590,36 @@ def test_a_given_model_is_left_as_it_was() -> None:
     assert model.training
     assert not model.blocks[0].training
     assert not any(module._forward_hooks for module in model.modules())
+
+
+SPELLED = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "scaled": {"scale": 0.5},
+    "grouped": {"enable_gqa": True},
+    "added": {"attn_mask": torch.tensor([0.0, -1.0, -math.inf]).expand(3, 3)},
+    "a row that may attend to nothing": {
+        "attn_mask": torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1]]).bool()
+    },
+}
+
+
+@pytest.mark.parametrize("case", SPELLED)
+def test_an_x_ray_spells_fused_attention_and_changes_no_switch(case: str) -> None:
+    attend = F.scaled_dot_product_attention
+    query, how, switches = torch.randn(2, 4, 3, 8), SPELLED[case], []
+    keys = torch.randn(2, 2 if case == "grouped" else 4, 3, 8)
+
+    def run() -> torch.Tensor:
+        cuda = torch.backends.cuda  # the switches of all threads, the CPU's too
+        switches.append((cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()))
+        return attend(query * 1, keys * 1, keys + 1, **how)
+
+    trace = xray(run, None)
+    assert switches == [(True, True)]
+    (attention,) = trace.attentions()
+    assert attention.scale == pytest.approx(how.get("scale", 8**-0.5))
+    torch.testing.assert_close(trace.output, attend(query, keys, keys + 1, **how))
 
 
 def test_a_forward_that_never_returns_ends() -> None:

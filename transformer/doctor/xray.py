@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import transformer
@@ -36,7 +35,16 @@ _PRODUCTS = frozenset({"bmm", "baddbmm"})
 STOPS = frozenset({"mm", "addmm", "embedding", "convolution", "native_layer_norm"})
 
 
-SOFTMAXES = frozenset({"_softmax", "_safe_softmax"})
+SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
+
+
+# Kernels that attend in one operation, and where a mask and is_causal stand in them.
+_FUSED = {
+    "_scaled_dot_product_flash_attention_for_cpu": (None, 4),
+    "_scaled_dot_product_flash_attention": (None, 4),
+    "_scaled_dot_product_efficient_attention": (3, 6),
+    "_scaled_dot_product_cudnn_attention": (3, 6),
+}
 
 
 _OTHERS_CODE = (
@@ -57,6 +65,11 @@ class Node:
     line: str | None = None
     used: bool = False
     learned: bool = False  # a parameter
+
+    @property
+    def where(self) -> str | None:
+        """The module, and the line of code."""
+        return ", ".join(part for part in (self.module, self.line) if part) or None
 
 
 @dataclass(eq=False)
@@ -86,8 +99,7 @@ class Attention:
     @property
     def where(self) -> str | None:
         """The module, and the line that computes the scores."""
-        parts = [self.scores.module, self.scores.line]
-        return ", ".join(part for part in parts if part) or None
+        return self.scores.where
 
 
 def _key(tensor: Tensor) -> tuple[Any, ...]:
@@ -155,6 +167,10 @@ class Xray(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
+        if name in _FUSED:  # spelled out, for this thread alone
+            result = func(*args, **kwargs)
+            with self:
+                return _spelled(name, args, kwargs), *result[1:]
         parents = [self.node(tensor) for tensor in tensors_of([args, kwargs])]
         if self.hold and name in _PRODUCTS:
             args = self._held(name, args, parents)
@@ -227,6 +243,26 @@ class Xray(TorchDispatchMode):
                 found.append(Attention(table, scores, steps, values, scale, len(found)))
                 break
         return found
+
+
+def _spelled(name: str, args: Any, kwargs: Any) -> Tensor:
+    """The output of a fused kernel, in the operations that an x-ray knows."""
+    (query, key, value), (mask_at, causal_at) = args[:3], _FUSED[name]
+    batch, heads, length, width = query.shape
+    if heads > key.size(1):  # some heads share their keys
+        key, value = (x.repeat_interleave(heads // x.size(1), 1) for x in (key, value))
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
+    scale = kwargs.get("scale")
+    scores = torch.bmm(q, k.transpose(1, 2)) * (scale or width**-0.5)
+    if len(args) > causal_at and args[causal_at]:
+        seen = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -math.inf)
+    mask = kwargs.get("attn_mask") if mask_at is None else args[mask_at]
+    if mask is not None:
+        scores = scores.view(batch, heads, length, -1) + mask
+    weights = scores.softmax(-1).reshape(batch * heads, length, -1)
+    weights = weights.nan_to_num(nan=0.0)  # a row that is hidden whole, as in kernels
+    return torch.bmm(weights, v).view(batch, heads, length, -1)
 
 
 def is_fixed(node: Node) -> bool:
@@ -410,7 +446,7 @@ def xray(
         handles += [before, after]
     try:
         warm_up()
-        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), trace:
+        with torch.enable_grad(), trace:
             trace.output = run()
     finally:
         for handle in handles:
