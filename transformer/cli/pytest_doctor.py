@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def doctor_items(session: pytest.Session) -> Iterator[DoctorItem]:
     """One item for each check."""
-    from transformer.doctor.examination import CHECKS
+    from transformer.doctor import CHECKS
 
     reports: dict[str, Any] = {}
     for check in CHECKS:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from transformer.doctor.findings import Finding, finding
 from transformer.doctor.properties import moved
@@ -16,87 +17,44 @@ from transformer.doctor.subject import Subject, one_line
 __all__ = ["loss_faults", "schedule_faults", "cached_faults", "decoding_faults"]
 
 
-def _gradient(
-    loss: Callable[..., Any], logits: Tensor, labels: Tensor, form: str
-) -> Tensor:
-    """The gradient of a loss at the logits, in the form that the model returns."""
-    logits = logits.clone().requires_grad_()
-    given = {
-        "log-probabilities": lambda x: x.log_softmax(-1),
-        "probabilities": lambda x: x.softmax(-1),
-    }.get(form, lambda x: x)(logits)
-    value = loss(given, labels)
-    value = value[0] if isinstance(value, tuple) else value
-    return torch.autograd.grad(value, logits)[0]
-
-
 def loss_faults(
     loss: Callable[..., Any], pad_id: int | None, form: str, flat: bool
 ) -> list[Finding]:
     """What a loss teaches, from one gradient: at each logit it should be k (p − q)."""
     batch, length, size = 3, 6, 11
     random = torch.Generator().manual_seed(5)
-    logits = torch.randn(batch, length, size, generator=random)
-    labels = torch.stack(
-        [torch.randperm(size, generator=random)[:length] for _ in range(batch)]
-    )
+    logits = torch.randn(batch, length, size, generator=random).requires_grad_()
+    rows = [torch.randperm(size, generator=random)[:length] for _ in range(batch)]
+    labels = torch.stack(rows)
+    words = torch.ones_like(labels).bool()
     if pad_id is not None:
         labels[labels == pad_id] = size - 1 if pad_id != size - 1 else size - 2
-        labels[0, 4:] = pad_id
-        labels[1, 5:] = pad_id
-    pads = labels == pad_id if pad_id is not None else torch.zeros_like(labels).bool()
-
-    def asked(given: Tensor, wanted: Tensor) -> Any:
-        if flat:
-            return loss(given.reshape(-1, size), wanted.reshape(-1))
-        return loss(given, wanted)
-
-    g = _gradient(asked, logits, labels, form)
-    p = logits.softmax(-1)
-    words = ~pads
-    at_pads = g[pads].abs().max().item() if bool(pads.any()) else 0.0
-    if at_pads > 1e-7:
+        labels[0, 4:] = labels[1, 5:] = pad_id
+        words = labels != pad_id
+    given = logits
+    if form == "log-probabilities":
+        given = logits.log_softmax(-1)
+    elif form == "probabilities":
+        given = logits.softmax(-1)
+    if flat:
+        value = loss(given.reshape(-1, size), labels.reshape(-1))
+    else:
+        value = loss(given, labels)
+    value = value[0] if isinstance(value, tuple) else value
+    g, p = torch.autograd.grad(value, logits)[0], logits.detach().softmax(-1)
+    if not bool(words.all()) and (at_pads := g[~words].abs().max().item()) > 1e-7:
         seen = f"labels that are padding have a gradient of {at_pads:.2g}"
         return [finding("loss-padding-counted", seen)]
-    silent = [
-        token
-        for token in range(size)
-        if bool(((labels == token) & words).any())
-        and g[(labels == token) & words].abs().max() < 1e-9
-    ]
-    if silent:
-        seen = f"where the label is {silent[0]} every gradient is 0"
-        return [finding("loss-ignores-token", seen, token=silent[0])]
-    rows, probs, wanted = g[words], p[words], labels[words]
-    k, fit, right = _fitted(rows, probs, wanted)
-    if fit > 0.02:
-        twice = _gradient(
-            lambda x, y: torch.nn.functional.cross_entropy(
-                x.softmax(-1)[words], y[words]
-            ),
-            logits,
-            labels,
-            "logits",
-        )[words]
-        if torch.cosine_similarity(rows.flatten(), twice.flatten(), 0) > 0.999:
-            return [
-                finding("loss-softmax-twice", "the gradient is that of a softmax twice")
-            ]
-        for shift, side in ((1, "later"), (-1, "earlier")):
-            other = labels.roll(-shift, 1)
-            keep = words.clone()
-            keep[:, -1 if shift > 0 else 0] = False
-            keep &= other != pad_id if pad_id is not None else keep
-            rows_, probs_ = g[keep], p[keep]
-            if _fitted(rows_, probs_, other[keep])[1] < 0.02:
-                seen = f"the label that pulls at place t is that of t {shift:+d}"
-                return [finding("loss-shifted", seen, side=side)]
-        return [
-            finding("loss-other", f"a share of {fit:.0%} is not explained by k (p − q)")
-        ]
+    for token in range(size):
+        asked = (labels == token) & words
+        if bool(asked.any()) and g[asked].abs().max() < 1e-9:
+            seen = f"where the label is {token} every gradient is 0"
+            return [finding("loss-ignores-token", seen, token=token)]
+    k, unexplained = _fitted(g[words], p[words], labels[words])
+    if unexplained > 0.02:
+        return [_other_loss(g, logits, labels, words, unexplained)]
     if k < 0:
         return [finding("loss-sign", f"k is {k:.3g}")]
-    del right
     count = int(words.sum())
     if abs(k * labels.numel() - 1) < 0.02 and count < labels.numel():
         seen = f"divided by {labels.numel()} places, of which {count} are words"
@@ -106,18 +64,38 @@ def loss_faults(
     return []
 
 
-def _fitted(rows: Tensor, probs: Tensor, labels: Tensor) -> tuple[float, float, float]:
-    """The k of g = k (p − q), what is left unexplained, and q at the labels."""
+def _other_loss(
+    g: Tensor, logits: Tensor, labels: Tensor, words: Tensor, unexplained: float
+) -> Finding:
+    """What gradients are that are not k (p − q): a softmax twice, or a shift."""
+    p = logits.softmax(-1)
+    twice = F.cross_entropy(p[words], labels[words])
+    other = torch.autograd.grad(twice, logits)[0]
+    if torch.cosine_similarity(g[words].flatten(), other[words].flatten(), 0) > 0.999:
+        return finding("loss-softmax-twice", "the gradient is that of a softmax twice")
+    for shift, side in ((1, "later"), (-1, "earlier")):
+        keep = words & words.roll(-shift, 1)
+        keep[:, -1 if shift > 0 else 0] = False
+        shifted = labels.roll(-shift, 1)[keep]
+        if _fitted(g[keep], p.detach()[keep], shifted)[1] < 0.02:
+            seen = f"the label that pulls at place t is that of t {shift:+d}"
+            return finding("loss-shifted", seen, side=side)
+    seen = f"a share of {unexplained:.0%} is not explained by k (p − q)"
+    return finding("loss-other", seen)
+
+
+def _fitted(rows: Tensor, probs: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The k of g = k (p − q), and the share that it leaves unexplained."""
     other = torch.ones_like(probs, dtype=torch.bool)
     other[torch.arange(len(labels)), labels] = False
     x, y = probs[other], rows[other]
-    ones = torch.ones_like(x)
-    line = torch.linalg.lstsq(torch.stack((x, ones), 1), y[:, None]).solution.flatten()
-    left = (y - x * line[0] - line[1]).norm() / y.norm().clamp(min=1e-12)
+    columns = torch.stack((x, torch.ones_like(x)), 1)
+    line = torch.linalg.lstsq(columns, y[:, None]).solution.flatten()
+    left = ((y - columns @ line).norm() / y.norm().clamp(min=1e-12)).item()
     k = line[0].item()
     at = probs.gather(1, labels[:, None]) - rows.gather(1, labels[:, None]) / (k or 1.0)
     spread = (at.max() - at.min()).item()
-    return k, max(left.item(), 0.0 if spread < 0.05 else spread), at.mean().item()
+    return k, max(left, 0.0 if spread < 0.05 else spread)
 
 
 def schedule_faults(schedule: Callable[[int], Any]) -> list[Finding]:

@@ -15,12 +15,44 @@ from transformer.doctor.around import (
     loss_faults,
     schedule_faults,
 )
-from transformer.doctor.examination import CHECKS, Examination
-from transformer.doctor.findings import Finding, Report
+from transformer.doctor.examination import Answer, Examination
+from transformer.doctor.findings import Report
+from transformer.doctor.gates import evaluation, look_inside, runs
+from transformer.doctor.hiding import future, masks, padding
+from transformer.doctor.mixing import attention, batch, mixing
 from transformer.doctor.parts import examine_part
+from transformer.doctor.reading import positions, source
+from transformer.doctor.stack import dropout, norms, residuals, start, weights
 from transformer.doctor.subject import KINDS, Subject
 
-__all__ = ["examine"]
+__all__ = ["CHECKS", "examine"]
+
+
+_Check = Callable[[Examination], Answer]
+
+
+# In this order: what is found by one check may explain what fails in the next.
+_PROPERTIES: dict[str, _Check] = {
+    "batch": batch,
+    "attention": attention,
+    "mixing": mixing,
+    "future": future,
+    "padding": padding,
+    "source": source,
+    "positions": positions,
+    "residuals": residuals,
+    "norms": norms,
+    "weights": weights,
+    "dropout": dropout,
+    "start": start,
+    "masks": masks,
+}
+
+
+CHECKS = (
+    *("runs", "evaluation", *_PROPERTIES),
+    *("loss", "schedule", "cached", "decoding"),
+)
 
 
 def examine(
@@ -96,17 +128,14 @@ def _fit_sizes(subject: Subject, model: nn.Module) -> None:
 
 def _examine_model(x: Examination) -> None:
     """All checks of a model that reads ids."""
-    x.check("runs", x.runs)
-    if "runs" in x.report.untested:
+    x.check("runs", runs, x)
+    if "runs" in x.report.untested or not x.inputs:
         return
-    if not x.inputs:
-        return
-    x.check("evaluation", x.evaluation)
-    x.look_inside()
-    for name in CHECKS[2:15]:
-        if name in x.report.failed or name in x.report.proved:
-            continue
-        x.check(name, getattr(x, name))
+    x.check("evaluation", evaluation, x)
+    look_inside(x)
+    for name, ask in _PROPERTIES.items():
+        if name not in x.report.failed and name not in x.report.proved:
+            x.check(name, ask, x)
 
 
 def _around(
@@ -120,26 +149,16 @@ def _around(
     """The checks of what was given beside the model."""
     s = x.subject
 
-    def ask(name: str, faults: Callable[[], list[Finding]], proved: str) -> None:
-        x.check(name, lambda: None if x.add(name, faults()) else proved)
+    def ask(name: str, proved: str, faults: Callable[..., Any], *given: Any) -> None:
+        x.check(name, lambda: None if x.add(name, faults(*given)) else proved)
 
     if loss is not None:
-        ask(
-            "loss",
-            lambda: loss_faults(loss, s.pad_id, x.form, s.flat),
-            "The loss's gradient is k (p − q).",
-        )
+        proved = "The loss's gradient is k (p − q)."
+        ask("loss", proved, loss_faults, loss, s.pad_id, x.form, s.flat)
     if schedule is not None:
-        ask(
-            "schedule",
-            lambda: schedule_faults(schedule),
-            "The rate warms up and falls.",
-        )
+        ask("schedule", "The rate warms up and falls.", schedule_faults, schedule)
     if cached is not None and x.inputs:
-        ask("cached", lambda: cached_faults(s, cached, x.inputs), "Cached = uncached.")
+        ask("cached", "Cached = uncached.", cached_faults, s, cached, x.inputs)
     if (greedy is not None or beam is not None) and x.inputs:
-        ask(
-            "decoding",
-            lambda: decoding_faults(s, greedy, beam),
-            "Greedy decoding takes the likeliest token.",
-        )
+        proved = "Greedy decoding takes the likeliest token."
+        ask("decoding", proved, decoding_faults, s, greedy, beam)

@@ -4,7 +4,9 @@ Made from book/workshop/museum.md: edit the chapter, not this file.
 """
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -24,6 +26,11 @@ def _lists_in(model: nn.Module) -> Iterator[tuple[str, list[nn.Module]]]:
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 0:
             yield name, list(module)
+
+
+def _learns(module: nn.Module) -> bool:
+    """Whether a module has weights."""
+    return any(True for _ in module.parameters())
 
 
 def layers_of(model: nn.Module, trace: Xray, attentions: list[Attention]) -> list[str]:
@@ -47,38 +54,41 @@ def layers_of(model: nn.Module, trace: Xray, attentions: list[Attention]) -> lis
 
 
 @contextlib.contextmanager
-def _zeroed(layers: list[nn.Module]) -> Iterator[None]:
-    """The layers with all their linear maps at zero, biases too; norms stay."""
-    kept = []
-    for module in (module for layer in layers for module in layer.modules()):
-        own = list(module.parameters(recurse=False))
-        if any(p.dim() >= 2 for p in own):
-            kept += [(p, p.detach().clone()) for p in own]
-    with torch.no_grad():
-        for p, _ in kept:
-            p.zero_()
+def changed(
+    tensors: Iterable[Tensor], how: Callable[[Tensor], Any] | None = None
+) -> Iterator[None]:
+    """Tensors changed in place; whatever was done to them is undone at the end."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
+        if how is not None:
+            with torch.no_grad():
+                for tensor, _ in kept:
+                    how(tensor)
         yield
     finally:
         with torch.no_grad():
-            for p, old in kept:
-                p.copy_(old)
+            for tensor, old in kept:
+                tensor.copy_(old)
+
+
+def _zeroed(layers: Iterable[nn.Module]) -> AbstractContextManager[None]:
+    """The layers with all their linear maps at zero, biases too; norms stay."""
+    own = [
+        list(module.parameters(recurse=False)) for m in layers for module in m.modules()
+    ]
+    maps = [p for some in own if any(p.dim() >= 2 for p in some) for p in some]
+    return changed(maps, lambda p: p.zero_())
+
+
+def _said(name: str, module: nn.Module) -> str:
+    """A module's name and its kind."""
+    return f"{name} ({type(module).__name__})"
 
 
 def _alike(one: Tensor, other: Tensor, tolerance: float = 1e-3) -> bool:
     """Whether two tensors are the same to three digits or so."""
     size = other.abs().max().clamp(min=1e-6)
     return bool((one - other).abs().max() / size < tolerance)
-
-
-def _normalised(x: Tensor) -> list[Tensor]:
-    """The input, normalised in each of the usual ways."""
-    centred = x - x.mean(-1, keepdim=True)
-    return [
-        F.layer_norm(x, x.shape[-1:]),
-        x / x.pow(2).mean(-1, keepdim=True).sqrt().clamp(min=1e-6),
-        centred / centred.std(-1, keepdim=True).clamp(min=1e-6),
-    ]
 
 
 def even_rows(x: Tensor) -> bool:
@@ -93,7 +103,7 @@ def layer_faults(
     """Residuals, by layers whose weights are zero; and whether norms come first."""
     model = subject.make()
     style: str | None = None
-    with _zeroed([model.get_submodule(name) for name in layers]):
+    with _zeroed(map(model.get_submodule, layers)):
         empty = subject.trace(*inputs, model=model)
     for name in layers:
         _, result = trace.calls[name][0]
@@ -101,21 +111,31 @@ def layer_faults(
         assert result is not None
         assert x is not None
         assert y is not None
-        at = f"{name} ({type(model.get_submodule(name)).__name__})"
+        at = _said(name, model.get_submodule(name))
         if _alike(y, x, 1e-4):
-            if style is None and not any(_alike(x, n, 0.02) for n in _normalised(x)):
+            if style is None and not _is_normalised(x, x, 0.02):
                 style = "first"
-            continue
-        if _same_rows(y):
+        elif _same_rows(y):
             seen = "weights at zero: the layer gives the same for every word"
             return [finding("residual-missing", seen, at)], style
-        if any(_alike(y, n, 0.05) for n in _normalised(x)):
+        elif _is_normalised(y, x):
             if not even_rows(result):
                 seen = "weights at zero: the layer returns norm(x), not x; and its "
                 seen += "ordinary output is not normalised"
                 return [finding("residual-from-norm", seen, at)], style
             style = "last"
     return [], style
+
+
+def _is_normalised(y: Tensor, x: Tensor, tolerance: float = 0.05) -> bool:
+    """Whether y is x, normalised in one of the usual ways."""
+    centred = x - x.mean(-1, keepdim=True)
+    norms = (
+        F.layer_norm(x, x.shape[-1:]),
+        x / x.pow(2).mean(-1, keepdim=True).sqrt().clamp(min=1e-6),
+        centred / centred.std(-1, keepdim=True).clamp(min=1e-6),
+    )
+    return any(_alike(y, norm, tolerance) for norm in norms)
 
 
 def _same_rows(x: Tensor) -> bool:
@@ -126,21 +146,21 @@ def _same_rows(x: Tensor) -> bool:
 
 def residual_dropout(
     subject: Subject, inputs: list[Tensor], layers: list[str]
-) -> Finding | None:
+) -> list[Finding]:
     """Whether a layer whose weights are zero is random in training."""
     model = subject.make(dropout=0.5)
-    with _zeroed([model.get_submodule(name) for name in layers]):
+    with _zeroed(map(model.get_submodule, layers)):
         empty = subject.trace(*inputs, model=model, train=True)
     for name in layers:
         x, y = empty.calls.get(name, [(None, None)])[0]
         if x is None or y is None or _alike(y, x) or _same_rows(y):
             continue
-        if not any(_alike(y, n, 0.05) for n in _normalised(x)):
+        if not _is_normalised(y, x):
             seen = "weights at zero, dropout 0.5, training: the layer's input does not "
             seen += "come through whole"
-            at = f"{name} ({type(model.get_submodule(name)).__name__})"
-            return finding("dropout-on-residual", seen, at)
-    return None
+            at = _said(name, model.get_submodule(name))
+            return [finding("dropout-on-residual", seen, at)]
+    return []
 
 
 def _norms_in(model: nn.Module, trace: Xray) -> Iterator[tuple[str, nn.Module, Tensor]]:
@@ -159,60 +179,39 @@ def _norms_in(model: nn.Module, trace: Xray) -> Iterator[tuple[str, nn.Module, T
             yield name, module, given
 
 
-def _norm_fault(name: str, norm: nn.Module, like: Tensor) -> Finding | None:
+def _norm_fault(norm: nn.Module, like: Tensor, at: str) -> Finding | None:
     """What a norm does that no norm should: asked with random numbers."""
-    at = f"{name} ({type(norm).__name__})"
     random = torch.Generator().manual_seed(3)
     x = torch.randn(like.shape, generator=random) * 2 + 0.5
-    kept = {n: p.detach().clone() for n, p in norm.named_parameters()}
-    training = norm.training
-    norm.train()
-    try:
-        with torch.no_grad():
-            y = norm(x)
-            changed = x.clone()
-            changed[(0,) * (x.dim() - 1)] += torch.randn(x.size(-1), generator=random)
-            far = (norm(changed) - y).abs().amax(-1).flatten()[1:].max()
-            if far > 1e-4:
-                seen = f"another position's input moves an output by {far:.2f}"
-                return finding("norm-over-batch", seen, at)
-            if not _alike(norm(3 * x), y, 0.05):
-                what = "The norm's output grows with its input: it does not divide by "
-                what += "the deviation."
-                return finding("norm-wrong", "norm(3x) is not norm(x)", at, what=what)
-            size = y.pow(2).mean(-1).sqrt().mean()
-            for one, parameter in norm.named_parameters():
-                if parameter.numel() not in (1, x.size(-1)):
-                    continue
-                parameter.add_(1.0)
-                moved = norm(x) - y
-                parameter.copy_(kept[one])
-                shift = bool((moved - 1).abs().max() < 1e-3)
-                gain = any(_alike(moved, y * k, 0.02) for k in (1.0,))
-                if not shift and not gain and parameter.abs().max() > 0:
-                    gain = _alike(moved * parameter.abs().max(), y, 0.02)
-                if not shift and not gain:
-                    what = f"The norm's {one} is neither a factor of its output nor "
-                    what += "added to it."
-                    seen = f"{one} + 1 changes outputs by {moved.min():.2f} … "
-                    seen += f"{moved.max():.2f}"
-                    return finding("norm-wrong", seen, at, what=what)
-            width = x.size(-1)
-            centred = y.mean(-1).abs().max() < 1e-3
-            if (
-                centred
-                and abs(size - ((width - 1) / width) ** 0.5) < 2e-3
-                and width > 4
-            ):
-                seen = f"outputs have a deviation of {size:.3f}, not 1"
-                return finding("norm-unbiased", seen, at)
-    except (RuntimeError, TypeError, ValueError):
-        return None
-    finally:
-        norm.train(training)
-        with torch.no_grad():
-            for one, parameter in norm.named_parameters():
-                parameter.copy_(kept[one])
+    width, y = x.size(-1), norm(x)
+    other = x.clone()
+    other[(0,) * (x.dim() - 1)] += torch.randn(width, generator=random)
+    far = (norm(other) - y).abs().amax(-1).flatten()[1:].max()
+    if far > 1e-4:
+        seen = f"another position's input moves an output by {far:.2f}"
+        return finding("norm-over-batch", seen, at)
+    if not _alike(norm(3 * x), y, 0.05):
+        what = "The norm's output grows with its input: it does not divide by the "
+        what += "deviation."
+        return finding("norm-wrong", "norm(3x) is not norm(x)", at, what=what)
+    for name, parameter in norm.named_parameters():
+        if parameter.numel() not in (1, width):
+            continue
+        with changed([parameter], lambda p: p.add_(1.0)):
+            moved = norm(x) - y
+        shift = bool((moved - 1).abs().max() < 1e-3)
+        size = parameter.abs().max()
+        gain = _alike(moved, y, 0.02) or (size > 0 and _alike(moved * size, y, 0.02))
+        if not shift and not gain:
+            what = f"The norm's {name} is neither a factor of its output nor added to "
+            what += "it."
+            seen = f"{name} + 1 changes outputs by {moved.min():.2f} … "
+            return finding("norm-wrong", f"{seen}{moved.max():.2f}", at, what=what)
+    size = y.pow(2).mean(-1).sqrt().mean()
+    centred = y.mean(-1).abs().max() < 1e-3
+    if centred and width > 4 and abs(size - ((width - 1) / width) ** 0.5) < 2e-3:
+        seen = f"outputs have a deviation of {size:.3f}, not 1"
+        return finding("norm-unbiased", seen, at)
     return None
 
 
@@ -220,11 +219,16 @@ def norm_faults(model: nn.Module, trace: Xray) -> list[Finding]:
     """The faults of the norms, one for each kind of norm."""
     found = []
     for name, norm, like in _norms_in(model, trace):
-        buffers = [b.detach().clone() for b in norm.buffers()]
-        if fault := _norm_fault(name, norm, like):
-            found.append(fault)
-        for buffer, old in zip(norm.buffers(), buffers, strict=True):
-            buffer.copy_(old)
+        training = norm.training
+        norm.train()
+        try:
+            with torch.no_grad(), changed(norm.buffers()):
+                fault = _norm_fault(norm, like, _said(name, norm))
+                found += [fault] if fault else []
+        except (RuntimeError, TypeError, ValueError):
+            pass  # theirs: a norm of another kind of input
+        finally:
+            norm.train(training)
     return found
 
 
@@ -233,22 +237,16 @@ def hidden_layers(model: nn.Module) -> Finding | None:
     known = {id(module) for module in model.modules()}
     for name, module in model.named_modules():
         for attribute, value in vars(module).items():
-            if attribute.startswith("_") and attribute in vars(nn.Module()):
+            if attribute in vars(nn.Module()):
                 continue
-            held: list[Any] = []
-            if isinstance(value, list | tuple):
-                held = list(value)
-            elif isinstance(value, dict):
-                held = list(value.values())
+            held = value.values() if isinstance(value, dict) else value
             lost = [
                 m
-                for m in held
-                if isinstance(m, nn.Module)
-                and id(m) not in known
-                and any(True for _ in m.parameters())
+                for m in (held if isinstance(value, list | tuple | dict) else ())
+                if isinstance(m, nn.Module) and id(m) not in known and _learns(m)
             ]
             if lost:
-                at = f"{name + '.' if name else ''}{attribute}"
+                at = f"{name}.{attribute}".lstrip(".")
                 seen = f"{len(lost)} × {type(lost[0]).__name__} outside parameters()"
                 return finding("layers-not-registered", seen, at)
     return None
@@ -259,7 +257,7 @@ def plain_tensors(model: nn.Module) -> Finding | None:
     for name, module in model.named_modules():
         for attribute, value in vars(module).items():
             if isinstance(value, Tensor) and value.numel() > 1:
-                at = f"{name + '.' if name else ''}{attribute}"
+                at = f"{name}.{attribute}".lstrip(".")
                 seen = f"a tensor of shape {tuple(value.shape)}"
                 return finding("tensor-not-registered", seen, at)
     return None
@@ -268,9 +266,10 @@ def plain_tensors(model: nn.Module) -> Finding | None:
 def shared_layers(model: nn.Module) -> Finding | None:
     """Lists whose members are one object."""
     for name, members in _lists_in(model):
-        weighty = [m for m in members if any(True for _ in m.parameters())]
-        if len(weighty) > len({id(m) for m in weighty}):
-            seen = f"{len(weighty)} members, {len({id(m) for m in weighty})} object"
+        weighty = [m for m in members if _learns(m)]
+        objects = len(set(map(id, weighty)))
+        if len(weighty) > objects:
+            seen = f"{len(weighty)} members, {objects} object"
             return finding("layers-shared", seen, name)
     return None
 
@@ -278,19 +277,10 @@ def shared_layers(model: nn.Module) -> Finding | None:
 def equal_starts(model: nn.Module) -> Finding | None:
     """Lists whose members start with the same matrices."""
     for name, members in _lists_in(model):
-        matrices = [[p for p in m.parameters() if p.dim() > 1] for m in members]
-        first = matrices[0]
-        if len(members) < 2 or len({id(m) for m in members}) < 2 or not first:
+        first, *rest = ([p for p in m.parameters() if p.dim() > 1] for m in members)
+        if len(set(map(id, members))) < 2 or not first or not first[0].std() > 0:
             continue
-        others = [m for m in matrices[1:] if len(m) == len(first)]
-        if any(
-            all(
-                p.shape == q.shape and torch.equal(p, q)
-                for p, q in zip(first, o, strict=True)
-            )
-            and first[0].std() > 0
-            for o in others
-        ):
+        if any(len(m) == len(first) and all(map(torch.equal, first, m)) for m in rest):
             seen = "the first two have equal matrices before any training"
             return finding("layers-start-equal", seen, name)
     return None
@@ -301,39 +291,30 @@ def shared_modules(
 ) -> Finding | None:
     """Modules with weights of their own that one pass calls more than once."""
     inside = {a.scores.module for a in attentions}
-    shared: list[tuple[str, str, int]] = []
-    for name, module in model.named_modules():
-        calls = len(trace.calls.get(name, []))
-        kind = type(module).__name__
-        weighty = any(True for _ in module.parameters())
+    for name, module in model.named_modules():  # a parent comes before its parts
+        calls, kind = len(trace.calls.get(name, [])), type(module).__name__.lower()
         embeds = any(isinstance(m, nn.Embedding) for m in module.modules())
-        if calls < 2 or not weighty or embeds or "pos" in (name + kind).lower():
+        if calls < 2 or not _learns(module) or embeds or "pos" in name.lower() + kind:
             continue
-        if any(name.startswith(other + ".") for other, _, _ in shared):
-            continue
-        shared.append((name, kind, calls))
-    for name, kind, calls in shared:
-        lower = kind.lower()
         if any(m == name or m.startswith(name + ".") for m in inside):
             what = "attention"
-        elif "norm" in lower:
+        elif "norm" in kind:
             what = "norm"
-        elif "linear" in lower:
-            what = "linear map"
         else:
-            what = kind
+            what = "linear map" if "linear" in kind else type(module).__name__
         seen = f"called {calls} times in one pass"
-        return finding("module-shared", seen, f"{name} ({kind})", what=what)
+        return finding("module-shared", seen, _said(name, module), what=what)
     return None
 
 
 def made_in_forward(subject: Subject, inputs: list[Tensor]) -> Finding | None:
     """Modules with weights that are made while the model runs."""
     made: list[nn.Module] = []
-    original = nn.Module.__init__
+    original, here = nn.Module.__init__, threading.get_ident()
 
     def counting(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        made.append(self)
+        if threading.get_ident() == here:
+            made.append(self)
         original(self, *args, **kwargs)
 
     model = subject.make()
@@ -355,49 +336,50 @@ def weight_faults(
     named = {
         n: p for n, p in model.named_parameters() if p.requires_grad and p.dim() > 1
     }
-    given = [ids.T for ids in inputs] if subject.time_first else list(inputs)
+    given = subject.given(inputs)
     with torch.enable_grad():
-        raw = subject.raw(model, *given)
-        batch, length = given[-1].shape[:2]
-        out = subject.output(raw, batch, length)
-        random = torch.Generator().manual_seed(2)
-        if not out.requires_grad:
-            return [
-                finding("gradient-cut", "no output has a gradient", name="The model")
-            ]
-        total = (out * torch.randn(out.shape, generator=random)).sum()
-        grads = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+        out = subject.output(subject.raw(model, *given), *given[-1].shape[:2])
+    if not out.requires_grad:
+        seen = "no output has a gradient"
+        return [finding("gradient-cut", seen, name="The model")]
+    spared = ("pooler", "token_type")
     silent = [
         name
-        for name, grad in zip(named, grads, strict=True)
-        if grad is None or not bool(grad.abs().max() > 0)
-    ]
-    silent = [
-        n for n in silent if not any(w in n.lower() for w in ("pooler", "token_type"))
+        for name in without_gradient(out, named)
+        if not any(part in name.lower() for part in spared)
     ]
     if not silent:
         return []
     before = subject.run(*inputs)
-    cut = []
+    random = torch.Generator().manual_seed(2)
+
+    def jolt(p: Tensor) -> None:
+        p.add_(torch.randn(p.shape, generator=random) * p.std().clamp(min=0.1))
+
     for name in silent:
-        p = named[name]
-        old = p.detach().clone()
-        with torch.no_grad():
-            p.add_(torch.randn(p.shape, generator=random) * p.std().clamp(min=0.1))
-        if not torch.equal(subject.run(*inputs), before):
-            cut.append(name)
-        with torch.no_grad():
-            p.copy_(old)
-    if cut:
-        seen = f"{len(cut)} of {len(named)} matrices have a gradient of 0"
-        return [finding("gradient-cut", seen, cut[0], name=cut[0])]
+        with changed([named[name]], jolt):
+            cut = not torch.equal(subject.run(*inputs), before)
+        if cut:
+            seen = f"{len(silent)} of {len(named)} matrices have a gradient of 0"
+            return [finding("gradient-cut", seen, name, name=name)]
     for layer in layers:
         own = [n for n in named if n.startswith(layer + ".")]
-        if own and all(n in silent for n in own):
-            return [
-                finding("layer-bypassed", f"all {len(own)} matrices have none", layer)
-            ]
+        if own and set(own) <= set(silent):
+            seen = f"all {len(own)} matrices have none"
+            return [finding("layer-bypassed", seen, layer)]
     seen = "its gradient is 0, and no output moves with it"
     if len(silent) > 1:
         seen += f" (nor with {len(silent) - 1} more)"
     return [finding("parameter-unused", seen, silent[0], name=silent[0])]
+
+
+def without_gradient(out: Tensor, named: dict[str, nn.Parameter]) -> list[str]:
+    """The names of the parameters that a random sum of the outputs does not reach."""
+    random = torch.Generator().manual_seed(2)
+    total = (out * torch.randn(out.shape, generator=random)).sum()
+    grads = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return [
+        name
+        for name, grad in zip(named, grads, strict=True)
+        if grad is None or not bool(grad.abs().max() > 0)
+    ]

@@ -7,7 +7,7 @@ import contextlib
 import io
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-class Plain(TorchFunctionMode):
+class _Plain(TorchFunctionMode):
     """A mode in which a missing CUDA device is the CPU; and, if `still`, no dropout.
 
     It sees every call of torch, from wherever it comes, and ends with the examination.
@@ -138,11 +138,9 @@ class Subject:
     sizes: Sizes = field(default_factory=Sizes)
     flat: bool = False
     time_first: bool = False
-    shift: int = 0  # 1: an output never reads the token at its own place
     last_alone: bool = False
     still: bool = False  # dropout is taken out: it would not stop in evaluation
     bytes_too: bool = False  # masks of bytes are made booleans
-    out_size: int = 0
     source_length: int = _SOURCE
     lengths_agree: bool = False
     built: dict[Sizes, nn.Module] = field(default_factory=dict)
@@ -160,7 +158,7 @@ class Subject:
             return self.model
         sizes = Sizes(**(vars(self.sizes) | changes))
         if sizes not in self.built:
-            with self.quiet(), torch.random.fork_rng(devices=[]), Plain(False):
+            with self.quiet(), torch.random.fork_rng(devices=[]), _Plain(False):
                 torch.manual_seed(1)
                 made = self.build(**vars(sizes))
             if not isinstance(made, nn.Module):
@@ -174,21 +172,31 @@ class Subject:
         with time_limit(self.call_limit), contextlib.redirect_stdout(io.StringIO()):
             yield
 
-    def raw(self, model: nn.Module, *inputs: Any, train: bool = False) -> Any:
-        """What the call returns, from the same random numbers each time."""
+    def raw(
+        self,
+        model: nn.Module,
+        *inputs: Any,
+        train: bool = False,
+        seed: int = 0,
+    ) -> Any:
+        """What the call returns, from the random numbers of a seed."""
         modes = {module: module.training for module in model.modules()}
         model.train(train)
         try:
             with (
                 self.quiet(),
                 torch.random.fork_rng(devices=[]),
-                Plain(self.still, self.bytes_too),
+                _Plain(self.still, self.bytes_too),
             ):
-                torch.manual_seed(0)
+                torch.manual_seed(seed)
                 return self.call(model, *inputs)
         finally:
             for module, mode in modes.items():
                 module.training = mode
+
+    def given(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs in the layout that the model reads."""
+        return [ids.T for ids in inputs] if self.time_first else list(inputs)
 
     def output(self, result: Any, batch: int, length: int) -> Tensor:
         """Of all that was returned, the numbers for each position, batch first.
@@ -201,8 +209,6 @@ class Subject:
             if not tensor.is_floating_point():
                 continue
             shape = tuple(tensor.shape)
-            if self.out_size and shape[-1:] != (self.out_size,):
-                continue
             if len(shape) == 3 and shape[:2] == (batch, length):
                 return tensor
             if len(shape) == 3 and shape[:2] == (length, batch):
@@ -210,9 +216,7 @@ class Subject:
             if len(shape) == 2 and shape[0] == batch * length:
                 self.flat = True
                 return tensor.view(batch, length, -1)
-            if (len(shape) == 2 and shape[0] == batch) or (
-                len(shape) == 3 and shape[:2] == (batch, 1)
-            ):
+            if shape[:-1] in ((batch,), (batch, 1)):
                 self.last_alone = True
                 return tensor.reshape(batch, 1, -1)
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in found) or "no tensor"
@@ -221,21 +225,31 @@ class Subject:
             f"{shapes}"
         )
 
-    def run(
-        self, *inputs: Tensor, model: nn.Module | None = None, train: bool = False
-    ) -> Tensor:
+    def read(self, result: Any, inputs: Sequence[Tensor]) -> Tensor:
         """The numbers for each position of the last input, (batch, length, size)."""
-        model = self.make() if model is None else model
-        given = [ids.T for ids in inputs] if self.time_first else list(inputs)
-        with torch.no_grad():
-            result = self.raw(model, *given, train=train)
         batch, length = inputs[-1].shape[:2]
-        if self.time_first and not self.flat:
+        if not self.time_first:
+            return self.output(result, batch, length).detach()
+        if not self.flat:
             return self.output(result, length, batch).transpose(0, 1).detach()
-        if self.time_first:
-            flat = self.output(result, batch, length)
-            return flat.reshape(length, batch, -1).transpose(0, 1).detach()
-        return self.output(result, batch, length).detach()
+        flat = self.output(result, batch, length)
+        return flat.reshape(length, batch, -1).transpose(0, 1).detach()
+
+    def run(
+        self, *inputs: Tensor, model: nn.Module | None = None, **how: Any
+    ) -> Tensor:
+        """One pass, read; the words in `how` are those of `raw`."""
+        model = self.make() if model is None else model
+        with torch.no_grad():
+            return self.read(self.raw(model, *self.given(inputs), **how), inputs)
+
+    def failure(self, *inputs: Tensor) -> Exception | None:
+        """What a pass raises; None if it works."""
+        try:
+            self.run(*inputs)
+        except Exception as error:  # theirs: anything may be raised
+            return error
+        return None
 
     def trace(
         self,
@@ -244,9 +258,9 @@ class Subject:
         hold: Any = None,
         train: bool = False,
     ) -> Xray:
-        """The x-ray of one pass; its `output` is read as `run` would."""
+        """The x-ray of one pass."""
         model = self.make() if model is None else model
-        given = [ids.T for ids in inputs] if self.time_first else list(inputs)
+        given = self.given(inputs)
         return xray(lambda: self.raw(model, *given, train=train), model, hold)
 
     def trace_of(self, model: nn.Module, *inputs: Any) -> Xray:
@@ -257,14 +271,7 @@ class Subject:
         self, *inputs: Tensor, hold: str, model: nn.Module | None = None
     ) -> Tensor:
         """The output with every attention held still (see `Xray`)."""
-        seen = self.trace(*inputs, hold=hold, model=model)
-        batch, length = inputs[-1].shape[:2]
-        if self.time_first and not self.flat:
-            return self.output(seen.output, length, batch).transpose(0, 1).detach()
-        if self.time_first:
-            flat = self.output(seen.output, batch, length)
-            return flat.reshape(length, batch, -1).transpose(0, 1).detach()
-        return self.output(seen.output, batch, length).detach()
+        return self.read(self.trace(*inputs, hold=hold, model=model).output, inputs)
 
     @property
     def allowed(self) -> list[int]:

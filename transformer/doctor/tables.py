@@ -12,102 +12,79 @@ from transformer.doctor.xray import Node, Xray, learned
 __all__ = ["misreading", "table_fault"]
 
 
-_COLUMN_NOT_PAIR = (
-    "The exponent uses the column where the formula has the pair: columns 2i and 2i + "
-    "1 share the rate of pair i."
-)
+_MISREADINGS = {
+    "column": "The exponent uses the column where the formula has the pair: columns 2i "
+    "and 2i + 1 share the rate of pair i.",
+    "own": "Every column has a rate of its own: a sine and its cosine share one angle.",
+    "doubled": "The exponent is doubled: the even column is 2i already.",
+    "halved": "The exponent is i / d_model: the 2 of 2i is missing.",
+    "sign": "The exponent has the wrong sign: later clocks turn slower, not faster.",
+    "from one": "Pairs are counted from 0: the rate of the first is 1.",
+    "equal": "Every clock turns at the same speed: does // cut the exponent down to 0?",
+    "sines": "All columns are sines: the odd ones should be cosines.",
+    "angles": "The table holds the angles, not their sines and cosines.",
+    "no cosines": "The odd columns are 0: they should hold the cosines.",
+}
 
 
-_DOUBLED = "The exponent is doubled: the even column is 2i already."
-
-
-_OWN_RATES = (
-    "Every column has a rate of its own: a sine and its cosine share one angle."
-)
-
-
-_HALVED = "The exponent is i / d_model: the 2 of 2i is missing."
-
-
-_SIGN = "The exponent has the wrong sign: later clocks turn slower, not faster."
-
-
-_FROM_ONE = "Pairs are counted from 0: the rate of the first is 1."
-
-
-_BASE = "The base is 10000, not {base}."
-
-
-_ONE_RATE = "Every clock turns at the same speed: does // cut the exponent down to 0?"
-
-
-_ALL_SINES = "All columns are sines: the odd ones should be cosines."
-
-
-_ANGLES = "The table holds the angles, not their sines and cosines."
-
-
-_NO_COSINES = "The odd columns are 0: they should hold the cosines."
-
-
-def _clocks(rates: Tensor, positions: Tensor) -> Tensor:
-    """Sines in even columns and cosines in odd ones, of position · rate."""
+def _layouts(rates: Tensor, positions: Tensor) -> list[Tensor]:
+    """Sines and cosines of position · rate, in the orders that people write."""
     angle = torch.outer(positions, rates)
-    even = torch.arange(len(rates)) % 2 == 0
-    return torch.where(even, angle.sin(), angle.cos())
+    even, odd = angle[:, 0::2].sin(), angle[:, 1::2].cos()
+    side, swapped = (
+        torch.stack(pair, -1).flatten(1) for pair in ((even, odd), (odd, even))
+    )
+    return [side, swapped, torch.cat((even, odd), 1), torch.cat((odd, even), 1)]
 
 
-def misreading(table: Tensor, start: int = 0) -> str | None:
-    """What a table makes of the paper's formula; "" if it is right, None: unknown."""
+def _misread(table: Tensor, start: int) -> str | None:
+    """What a table that begins at a position makes of the paper's formula."""
     rows, d_model = table.shape
-    table = table.double()
     positions = torch.arange(start, start + rows, dtype=torch.float64)
     column = torch.arange(d_model)
     pair = column // 2
 
     def near(other: Tensor) -> bool:
-        return bool((table - other).abs().max() < 2e-3)
+        return bool((table.double() - other).abs().max() < 2e-3)
 
-    def layouts(rates: Tensor) -> list[Tensor]:
-        side = _clocks(rates, positions)
-        even, odd = side[:, 0::2], side[:, 1::2]
-        swapped = torch.stack((odd, even), -1).flatten(1)
-        return [side, swapped, torch.cat((even, odd), 1), torch.cat((odd, even), 1)]
+    def turns(exponent: Tensor, base: float = 10_000.0) -> bool:
+        return any(map(near, _layouts(base ** -exponent.double(), positions)))
 
-    paper = 10_000.0 ** (-2 * pair / d_model)
-    tensor2tensor = 10_000.0 ** (-pair / max(d_model / 2 - 1, 1))
-    if any(
-        near(layout) for rates in (paper, tensor2tensor) for layout in layouts(rates)
-    ):
+    paper = 2 * pair / d_model
+    if turns(paper) or turns(pair / max(d_model / 2 - 1, 1)):  # as in tensor2tensor
         return ""
     exponents = [
-        (2 * column / d_model, _COLUMN_NOT_PAIR),
-        (
-            torch.where(column % 2 == 0, 2 * column, 2 * (column + 1)) / d_model,
-            _COLUMN_NOT_PAIR,
-        ),
-        (torch.where(column % 2 == 0, column, column + 1) / d_model, _OWN_RATES),
-        (4 * pair / d_model, _DOUBLED),
-        (column / d_model, _OWN_RATES),
-        (pair / d_model, _HALVED),
-        (-2 * pair / d_model, _SIGN),
-        (2 * (pair + 1) / d_model, _FROM_ONE),
-        (torch.zeros(d_model), _ONE_RATE),
+        ("column", 2 * column),
+        ("column", 2 * (column + column % 2)),
+        ("own", column),
+        ("own", column + column % 2),
+        ("doubled", 4 * pair),
+        ("halved", pair),
+        ("sign", -2 * pair),
+        ("from one", 2 * pair + 2),
+        ("equal", 0 * pair),
     ]
-    for exponent, said in exponents:
-        if any(near(layout) for layout in layouts(10_000.0 ** -exponent.double())):
-            return said
+    for word, exponent in exponents:
+        if turns(exponent / d_model):
+            return _MISREADINGS[word]
     for base in (100, 1_000, 100_000, 1_000_000):
-        rates = float(base) ** (-2.0 * pair / d_model)
-        if any(near(layout) for layout in layouts(rates)):
-            return _BASE.format(base=base)
-    angles = torch.outer(positions, paper)
-    if near(angles.sin()):
-        return _ALL_SINES
-    if near(angles):
-        return _ANGLES
-    if near(_clocks(paper, positions) * (column % 2 == 0)):
-        return _NO_COSINES
+        if turns(paper, base):
+            return f"The base is 10000, not {base}."
+    angles = torch.outer(positions, 10_000.0**-paper)
+    others = {
+        "sines": angles.sin(),
+        "angles": angles,
+        "no cosines": angles.sin() * (column % 2 == 0),
+    }
+    found = (_MISREADINGS[word] for word, other in others.items() if near(other))
+    return next(found, None)
+
+
+def misreading(table: Tensor) -> str | None:
+    """What a table makes of the paper's formula; "" if it is right, None: unknown."""
+    for start in range(3):
+        if (said := _misread(table, start)) is not None:
+            return said
     return None
 
 
@@ -134,18 +111,13 @@ def table_fault(trace: Xray, d_model: int) -> tuple[list[Finding], int]:
             same = torch.equal(value[0], value[1])  # one table for each sentence
             value = value[0] if same else value[:, 0]
         table = value.reshape(-1, d_model)
-        said = None
-        for start in range(3):
-            said = misreading(table, start)
-            if said is not None:
-                break
+        said = misreading(table)
         if said == "":
             right += 1
         elif said is not None:
             row = ", ".join(f"{x:.3f}" for x in table[1, :4].tolist())
+            rate = torch.tensor(10_000.0 ** (-2 / d_model))
             seen = f"position 1 begins {row}; the paper's 0.841, 0.540, "
-            seen += f"{torch.tensor(10_000.0 ** (-2 / d_model)).sin():.3f}, "
-            seen += f"{torch.tensor(10_000.0 ** (-2 / d_model)).cos():.3f}"
-            where = ", ".join(x for x in (node.module, node.line) if x) or None
-            return [finding("sinusoids", seen, where, misreading=said)], right
+            seen += f"{rate.sin():.3f}, {rate.cos():.3f}"
+            return [finding("sinusoids", seen, node.where, misreading=said)], right
     return [], right
