@@ -23,6 +23,8 @@ from transformer.doctor.tables import misreading
 from transformer.doctor.xray import xray
 from transformer.positional import sinusoids
 
+pytestmark = pytest.mark.plain  # no shapes here, and very many calls
+
 # Those that every run of the tests plants; the nightly run plants all.
 OFTEN = {
     "house: no causal mask",
@@ -573,7 +575,6 @@ def test_what_cannot_be_asked_is_refused() -> None:
         examine()
 
 
-@pytest.mark.plain  # the shape checker draws from random itself
 def test_a_given_model_is_left_as_it_was() -> None:
     model = LittleGPT(16, 2, 2, 48, 0.1, 23)
     model.train()
