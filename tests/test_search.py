@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -895,6 +896,18 @@ def test_a_model_without_parameters_is_searched_where_its_sources_are(search):
     decoder = Constant(lambda rows: torch.tensor([[0, 0, -math.inf, 50, 0]] * rows))
     for sources in ([[3], [4, 5]], torch.tensor([[3, 0], [4, 5]])):
         assert search(decoder, sources, 3) == [[3, 3, 3]] * 2
+
+
+@pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
+def test_a_model_without_a_padding_id_is_searched_from_sources_of_one_length(search):
+    decoder = Constant(lambda rows: torch.tensor([[50, 0, -math.inf, 0, 0]] * rows))
+    decoder.model.config = SimpleNamespace(
+        source_vocab_size=5, max_length=12, pad_id=None, bos_id=1, eos_id=2
+    )
+    for sources in ([[0], [4]], torch.tensor([[0, 3], [4, 0]])):
+        assert search(decoder, sources, 3) == [[0, 0, 0]] * 2
+    with pytest.raises(ValueError, match=r"one length, got \[1, 2\]$"):
+        search(decoder, [[0], [4, 0]], 3)
 
 
 @pytest.mark.parametrize("search", [greedy_search, sample, beam_search])

@@ -181,13 +181,6 @@ def _adds_none(position: nn.Module) -> bool:
     return isinstance(getattr(position, "_orig_mod", position), nn.Identity)
 
 
-def _with_special(
-    logits: Float[Tensor, "rows vocabulary"],
-) -> Float[Tensor, "rows more"]:
-    """Logits for padding and bos as well, which never come: two more columns."""
-    return F.pad(logits, (0, 2), value=-torch.inf)
-
-
 @dataclass
 class PromptState:
     """Texts that are being continued, with the keys and values of their tokens.
@@ -236,7 +229,7 @@ class PromptState:
             hidden = self.append(tokens[:, None])
             self.lengths = self.lengths + 1
             logits = self.model.output(hidden[:, 0])
-        return _with_special(logits)
+        return logits
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Go on with these rows, in this order; one may come twice, or not at all."""
@@ -270,7 +263,7 @@ class UncachedPromptState:
             self.lengths, self.filled = self.lengths + 1, self.filled + 1
         self.begun = True
         logits = self.model(self.ids[:, : self.filled])
-        return _with_special(logits[rows, self.lengths - 1])
+        return logits[rows, self.lengths - 1]
 
     def reorder(self, rows: Int[Tensor, " kept"]) -> None:
         """Go on with these rows, in this order; one may come twice, or not at all."""

@@ -77,7 +77,9 @@ def as_batch(
     if not isinstance(source_ids, Tensor):
         source_ids = _padded(source_ids, config.pad_id)
     require_ids(source_ids, config.source_vocab_size)
-    real = source_ids != config.pad_id
+    real = torch.ones_like(source_ids).bool()
+    if config.pad_id is not None:
+        real = source_ids != config.pad_id
     lengths = real.sum(dim=1, keepdim=True)
     if not lengths.all():
         raise ValueError("every source needs at least one id, got one of padding alone")
@@ -89,7 +91,7 @@ def as_batch(
     return source_ids[:, :longest].long().to(weight.device)
 
 
-def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+def _padded(source_ids: Sequence[Sequence[int]], pad_id: int | None) -> Tensor:
     try:
         lengths = [len(ids) for ids in source_ids]
         rows = [torch.as_tensor(ids, device="cpu") for ids in source_ids]
@@ -103,7 +105,9 @@ def _padded(source_ids: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     for row in rows:  # of mixed rows, padding would cut the fractions off
         if row.is_floating_point():
             raise ValueError(f"token ids must be int64 or int32, got {row.dtype}")
-    return pad_sequence(rows, batch_first=True, padding_value=pad_id)
+    if pad_id is None and len(set(lengths)) > 1:
+        raise ValueError(f"without a pad_id, sources need one length, got {lengths}")
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id or 0)
 
 
 def _at_least_float32(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -114,9 +118,10 @@ def _at_least_float32(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def mask_special(
     logits: Float[Tensor, "rows vocabulary"], config: SearchConfig
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Padding and bos are never generated, whatever their logits (changed in place)."""
+    """Padding and bos, if they have logits, are never generated (changed in place)."""
     for index in (config.pad_id, config.bos_id):
-        logits[:, index] = -math.inf
+        if index is not None and index < logits.size(1):
+            logits[:, index] = -math.inf
     return logits
 
 

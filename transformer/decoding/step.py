@@ -57,7 +57,10 @@ class DecoderState(Protocol):
 
 @runtime_checkable
 class SearchConfig(Protocol):
-    """What a search reads of a model's config: its special ids and two sizes."""
+    """What a search reads of a model's config: its special ids and two sizes.
+
+    Without a `pad_id`, sources are of one length.
+    """
 
     @property
     def source_vocab_size(self) -> int: ...
@@ -66,7 +69,7 @@ class SearchConfig(Protocol):
     def max_length(self) -> int: ...
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int | None: ...
 
     @property
     def bos_id(self) -> int: ...
