@@ -232,20 +232,40 @@ def test_the_answer_is_stepped_through_by_mouse_and_keys(phrasebook: Reader) -> 
     assert "Jane" in weights.inner_text()
 
 
-def test_playing_writes_the_answer_and_reduced_motion_offers_no_play(
-    phrasebook: Reader, file: str
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_playing_goes_through_the_model_for_each_word(
+    phrasebook: Reader, motion: str
 ) -> None:
+    """By the same stages with and without movement."""
+    page = phrasebook.page
+    page.emulate_media(reduced_motion=motion)
     phrasebook.type("Tu es fatiguée")
+    page.evaluate(
+        """() => {
+          const live = document.querySelector(".live");
+          [live.dataset.pace, window.lit] = [5, []];
+          new MutationObserver((all) => all.forEach(({ target }) => {
+            if (target.matches(".live-lit")) lit.push(target.dataset.at ?? "wire");
+          })).observe(live, {
+            attributes: true, attributeFilter: ["class"], subtree: true,
+          });
+        }"""
+    )
     phrasebook.press("Play")
-    assert phrasebook.step == 0
-    expect(phrasebook.key("step-1")).to_have_attribute("aria-pressed", "true")
+    if motion == "reduce":
+        assert page.evaluate("document.getAnimations().length") == 0
+    expect(page.locator(".live-playing")).to_have_count(0, timeout=20_000)
+    side = {name: [] for name in "ed"}
+    for at in page.locator("[data-at]").all():
+        place = at.get_attribute("data-at") or ""
+        side["e" if place[0] in "es" else "d"].append(place)
+    words = len(phrasebook.words) + 1
+    assert words == 4
+    assert page.evaluate("lit") == side["e"] + words * ["wire", *side["d"]]
+    assert phrasebook.step == words - 1
+    phrasebook.press("Play")
     phrasebook.press("Stop")
-    phrasebook.page.emulate_media(reduced_motion="reduce")
-    still_page = phrasebook.open(file).page
-    assert len(phrasebook.words) == 5
-    assert still_page.get_by_role("button", name="Play").count() == 0
-    moving = "document.getAnimations().length"
-    assert still_page.evaluate(moving) == 0
+    assert page.locator(".live-playing").count() == 0
 
 
 def test_keys_go_on_from_where_the_focus_is(phrasebook: Reader) -> None:
@@ -316,6 +336,35 @@ def test_labels_are_set_as_the_chapters_set_them(phrasebook: Reader) -> None:
     assert {"k", "O"} <= {*formulas}
     names = phrasebook.page.locator("svg[role=img]").evaluate_all(LABELS)
     assert not [name for name in names if "object" in (name or "")]
+
+
+def test_sentence_map_and_part_are_one_screen(reader: Reader, file: str) -> None:
+    """And the two selections, a French and an English word, do not look alike."""
+    reader.page.set_viewport_size({"width": 1200, "height": 700})
+    reader.open(f"{file}#s=Jane+vend+sa+voiture&t=2&at=e2.self&w=2&tab=map")
+
+    def box(selector: str) -> dict[str, float]:
+        return reader.page.locator(selector).first.bounding_box() or {}
+
+    row, towers, part = map(box, (".live-top", ".live-towers", ".live-detail"))
+    assert row["height"] <= 56
+    assert row["y"] >= 0
+    assert towers["y"] >= row["y"] + row["height"]
+    assert towers["y"] + towers["height"] <= 700
+    assert part["x"] > towers["x"] + towers["width"]
+    reader.page.evaluate("scrollBy(0, 500)")
+    part = box(".live-detail")
+    assert 0 < part["y"] < 100
+    assert part["y"] + part["height"] <= 700
+    colours = [
+        reader.key(key).evaluate("e => getComputedStyle(e).backgroundColor")
+        for key in ("word-2", "word-1", "step-2", "step-1")
+    ]
+    assert len({*colours}) >= 3
+    reader.page.set_viewport_size({"width": 400, "height": 700})
+    reader.open(file)
+    words = box(".live-words")
+    assert words["y"] + words["height"] < 500
 
 
 def test_a_small_table_has_its_frame_around_it(phrasebook: Reader) -> None:

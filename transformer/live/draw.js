@@ -25,7 +25,6 @@ const quoted = (text) => `“${text}”`;
 // A text of ours with d_k and W^O as formulas write them.
 const formula = (text) => text.split(/([_^]\w+)/).map((part) =>
   (/^[_^]/.test(part) ? h(part[0] === "_" ? "sub" : "sup", {}, part.slice(1)) : part));
-const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 
 // A vector as bars up and down from a middle line.
 function strip(values, label, { colour = "ink", scale = largest(values), from = 0, to = values.length, numbers = false } = {}) {

@@ -200,14 +200,15 @@ function mount(root, data) {
     oninput: () => { root.classList.add("live-waiting"); clearTimeout(pause); pause = setTimeout(finish, 400, false); },
   });
   const form = h("form", { class: "live-ask", onsubmit: (event) => { event.preventDefault(); finish(true); } });
-  const chips = h("div", { class: "live-chips" }), hint = h("p", { class: "live-note" });
+  const chips = h("p", { class: "live-tokens", role: "group", "aria-label": "Source" }), hint = h("p", { class: "live-note" }), notes = h("div", { class: "live-chips" });
   // Sliders stay while they are dragged; all else is drawn anew.
   const temperature = h("input", { type: "range", min: "0.1", max: "3", step: "0.1", "data-key": "temperature",
     oninput: () => set({ temperature: Number(temperature.value) }, "answer")() });
   const degrees = h("output"), sampling = h("p", { class: "live-sampling" },
     h("label", {}, "Temperature ", temperature, " ", degrees), h("button", { type: "button", "data-key": "again", onclick: () => set({ seed: state.seed + 1 }, "answer")() }, "Draw again"));
-  const heading = h("div", { class: "live-line" }), spoken = h("p", { class: "live-words" }), remarks = h("div", { class: "live-remarks" });
-  const answer = h("section", { class: "live-top", "aria-label": "Translation" }, heading, spoken, sampling, remarks);
+  const steps = h("span", { class: "live-steps" }), spoken = h("p", { class: "live-words", role: "group", "aria-label": "Translation" }), remarks = h("div", { class: "live-remarks" }), made = h("p", { class: "live-made" });
+  const answer = h("section", { class: "live-top", "aria-label": "The sentence and its translation" },
+    h("div", { class: "live-row" }, small ? [] : [chips, h("span", { class: "live-to", "aria-hidden": "true" }, "→")], spoken, steps), sampling, remarks);
   const edited = h("input", { type: "range", min: "0", max: "1", step: "0.01", "data-key": "edit",
     oninput: () => { state = { ...state, key: Number(edited.name.split(".").at(-1)), edits: new Map(state.edits).set(edited.name, Number(edited.value)) }; update("answer"); } });
   const amount = h("output"), unedit = h("button", { type: "button", "data-key": "unedit",
@@ -218,7 +219,8 @@ function mount(root, data) {
   const panes = Object.fromEntries(Object.keys(TABS).map((name) => [name, h("section", { class: `live-pane live-${name}`, "aria-label": TABS[name] })]));
   panes.number.append(worked, editor);
   for (const [name, pane] of Object.entries(panes)) pane.hidden = !SECTIONS[name].some(shows);
-  const box = h("div", { class: "live-panes" }, Object.values(panes));
+  const { break: last, ...others } = panes; // the part that stays in view scrolls away with the others
+  const box = h("div", {}, h("div", { class: "live-panes" }, Object.values(others)), last);
   const tabs = h("div", { class: "live-tabs", role: "group", "aria-label": "What to look at" });
 
   const button = (key, attributes, ...children) => h("button", { type: "button", "data-key": key, ...attributes }, ...children);
@@ -238,9 +240,7 @@ function mount(root, data) {
       h("label", { class: small ? "live-quiet" : "live-label", for: input.id }, from === "Token ids" ? "Token ids" : `A sentence in ${from}`),
       h("div", { class: "live-line" }, input,
         !small && data.sentences.length > 1 && button("surprise", { onclick: surprise }, "Surprise me")),
-      !small && data.examples.length > 1 && h("p", { class: "live-examples" }, "Try: ", data.examples.map((text, i) =>
-        button(`try-${i}`, { onclick: () => ask(text) }, text))),
-      !small && from !== "Token ids" && source.words?.length <= 2000 && drawWords());
+      !small && drawWords());
   }
 
   // All that a sentence can be made of, by kind; a choice is written behind what is there.
@@ -254,7 +254,9 @@ function mount(root, data) {
       if (left.size) names.set(names.size ? "small words" : "words", [...left]);
       fill(list, [...names].map(([name, words]) => [h("h3", {}, name), h("p", {}, [...new Set(words)].sort(sorted.compare).map(choice))]));
     };
-    return h("details", { ontoggle: fillOnce }, h("summary", {}, `All ${source.words.length} words`), list);
+    const all = from !== "Token ids" && source.words?.length <= 2000, examples = data.examples.length > 1;
+    return (all || examples) && h("details", { ontoggle: all ? fillOnce : null }, h("summary", {}, examples ? "Examples" : "", examples && all ? ", and all " : all ? "All " : "", all && `${source.words.length} words`),
+      examples && h("p", { class: "live-examples" }, data.examples.map((text, i) => button(`try-${i}`, { onclick: () => ask(text) }, text))), all && list);
   }
 
   // What was typed is translated at Enter, and at a pause if it may be whole: no sentence of words has fewer than three.
@@ -288,37 +290,35 @@ function mount(root, data) {
     ask(others[Math.floor(Math.random() * others.length)]);
   }
 
-  function replaceWord(place, word) {
+  function replaceWord(tokens, place, word) {
     const step = state.step, follow = state.word;
-    ask(joined(typing.swapped(understood.tokens.map((token) => token.text), place, word)));
+    ask(joined(typing.swapped(tokens.map((token) => token.text), place, word)));
     if (understood === shown) { state = { ...state, step, word: follow }; update("answer"); }
   }
 
   function drawChips() {
     const { tokens = [], problem } = understood;
-    const lines = [];
-    const words = tokens.map((token) => token.text);
-    if (understood === shown && tokens.length)
-      lines.push(h("p", { class: "live-tokens" }, tokens.map((token, i) => h("span", { class: "live-token" },
-        button(`word-${i}`, { class: token.text === "<unk>" ? "live-unknown" : null, "aria-pressed": String(i === state.word), title: `id ${token.id}`,
-          onclick: set({ word: i, ...(byPlace.get(state.at).side === "e" ? { key: null } : {}) }, "part") }, token.text), drawSwap(words, i))),
-        state.pads > 0 && Array.from({ length: state.pads }, () => h("span", { class: "live-pad" }, "<pad>"))));
+    const lines = [], words = shown?.tokens.map((token) => token.text) ?? [];
+    fill(chips, words.map((text, i) => h("span", { class: "live-token" },
+      button(`word-${i}`, { class: text === "<unk>" ? "live-unknown" : null, "aria-pressed": String(i === state.word), title: `id ${shown.tokens[i].id}`,
+        onclick: set({ word: i, ...(byPlace.get(state.at).side === "e" ? { key: null } : {}) }, "part") }, text), drawSwap(words, i))),
+      Array.from({ length: state.pads }, () => h("span", { class: "live-pad" }, "<pad>")));
     const unknown = tokens.filter((token) => token.id === null);
     if (unknown.length) {
       const first = tokens.indexOf(unknown[0]), offered = typing.nearest(tokens, first), sign = /^\p{P}$/u.test(unknown[0].text);
-      lines.push(h("p", { class: "live-tokens" }, tokens.map((token) => h("span", { class: token.id === null ? "live-pad live-unknown" : "live-pad" }, token.text))));
+      lines.push(h("p", { class: "live-read" }, tokens.map((token) => h("span", { class: token.id === null ? "live-pad live-unknown" : "live-pad" }, token.text))));
       lines.push(h("p", { class: "live-problem" }, `“${unknown[0].text.slice(0, 40)}” is not in the vocabulary`,
         unknown.length > 1 && `, nor ${unknown.length === 2 ? "is one other word" : `are ${unknown.length - 1} others`}`,
-        sign ? [". ", button("suggest-none", { onclick: () => replaceWord(first, null) }, "Leave it out")]
+        sign ? [". ", button("suggest-none", { onclick: () => replaceWord(tokens, first, null) }, "Leave it out")]
           : [offered.length ? ". In its place: " : `. The vocabulary has ${source.words.length} words, such as `,
-        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(first, word) }, word, gloss(typing.meaning(word))))]));
+        (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(tokens, first, word) }, word, gloss(typing.meaning(word))))]));
     }
     if (problem) lines.push(h("p", { class: "live-problem" }, problem));
     const strange = tokens.filter((token) => token.text === "<unk>").length;
     if (strange) lines.push(h("p", { class: "live-problem" }, `${strange} of the characters ${strange > 1 ? "were" : "was"} in no training sentence: <unk>.`));
     if ((unknown.length || problem) && shown) lines.push(h("p", { class: "live-still-shown" }, "Below, still: ", quoted(shown.sentence)));
     hint.textContent = "";
-    chips.replaceChildren(...lines, hint);
+    notes.replaceChildren(...lines, hint);
     root.classList.toggle("live-stale", understood !== shown);
   }
 
@@ -327,28 +327,49 @@ function mount(root, data) {
   // A token's menu: what could stand in its place.
   function drawSwap(words, place) {
     const choices = small ? [] : typing.menu(words, place);
-    return choices.length > 0 && h("select", { "data-key": `swap-${place}`, "aria-label": `Another word for ${quoted(words[place])}`, title: "Another word", onchange: (event) => replaceWord(place, event.target.value) },
+    return choices.length > 0 && h("select", { "data-key": `swap-${place}`, "aria-label": `Another word for ${quoted(words[place])}`, title: "Another word", onchange: (event) => replaceWord(shown.tokens, place, event.target.value) },
       choices.map(([word, meaning]) => h("option", { value: word, selected: word === words[place] }, `${word}: ${meaning}`)));
   }
 
+  // Play: the sentence climbs the encoder once, crosses the wire, and climbs the decoder once for each word, part by part.
   let playing = 0;
-  function play() {
+  const PACE = 320; // milliseconds a part
+
+  function light(place) {
+    for (const each of root.querySelectorAll(".live-lit")) each.classList.remove("live-lit");
+    root.querySelector(`[data-at="${place}"], .live-${place}`)?.classList.add("live-lit");
+    root.classList.toggle("live-said", place === "output");
+  }
+
+  function stop() {
     clearTimeout(playing);
-    if (playing) { playing = 0; update(); return; }
-    state = { ...state, step: 0, query: null };
+    playing = 0;
+    root.classList.remove("live-playing");
+    light("none");
+  }
+
+  function play() {
+    if (playing) { stop(); update(); return; }
+    const climb = (side) => parts.filter((part) => part.side === side).map((part) => part.at);
+    let stages = [...climb("e"), "wires", ...climb("d")];
     const next = () => {
-      if (state.step >= view.tokens.length - 1) { playing = 0; update("step"); return; }
-      state.step++;
-      playing = setTimeout(next, 750);
-      update("step");
+      if (!stages.length) {
+        if (state.step >= view.tokens.length - 1) { stop(); update("step"); return; }
+        state = { ...state, step: state.step + 1 };
+        stages = ["wires", ...climb("d")];
+        update("step");
+      }
+      light(stages.shift());
+      playing = setTimeout(next, Number(root.dataset.pace ?? PACE));
     };
-    playing = setTimeout(next, 750);
-    update("step");
+    playing = 1;
+    root.classList.add("live-playing");
+    look({ step: 0, query: null, key: null, tab: "map" }, "step");
+    next();
   }
 
   function goTo(step) {
-    clearTimeout(playing);
-    playing = 0;
+    stop();
     state = { ...state, step: Math.max(0, Math.min(view.tokens.length - 1, step)), query: null, key: null };
     update("step");
   }
@@ -363,18 +384,13 @@ function mount(root, data) {
       const logged = i === at ? view.ranked.find((each) => each.id === id) : null;
       return button(`step-${i}`, {
         class: [isNew && "live-new", i > at && "live-later", i === state.prefix.length - 1 && "live-forced", changes() && id !== (wholeTokens[i] ?? config.eos_id) && "live-differs"].filter(Boolean).join(" ") || null, "aria-pressed": String(i === at), "aria-label": `Token ${i + 1}: ${targetText(id)}`, style: { "--i": isNew ? fresh++ : 0 }, onclick: () => goTo(i),
-      }, targetText(id), logged && [h("br"), h("small", { "aria-hidden": "true" }, percent(logged.probability))]);
+      }, targetText(id), logged && [" ", h("small", { "aria-hidden": "true" }, percent(logged.probability))]);
     };
-    const modes = { greedy: "greedy", beam: "beam 4", sample: "sampling" };
-    fill(heading,
-      h("h2", {}, into === "Token ids" ? "Answer" : into),
-      shows("next") && h("span", { class: "live-modes", role: "group", "aria-label": "Search" }, Object.entries(modes).map(([mode, name]) =>
-        button(`mode-${mode}`, { "aria-pressed": String(state.mode === mode), onclick: set({ mode, prefix: [] }, "answer") }, name))),
-      h("span", { class: "live-steps" },
+    fill(steps,
         button("back", { "aria-label": "One token back", "aria-disabled": at === 0 && "true", onclick: at > 0 && (() => goTo(at - 1)) }, "‹"),
         h("span", {}, `step ${at + 1} of ${tokens.length}`),
         button("forth", { "aria-label": "One token on", "aria-disabled": at >= tokens.length - 1 && "true", onclick: at < tokens.length - 1 && (() => goTo(at + 1)) }, "›"),
-        !small && !quiet.matches && button("play", { onclick: play }, playing ? "Stop" : "Play")));
+        !small && button("play", { onclick: play }, playing ? "Stop" : "Play"));
     const loop = view.now.answer.ended ? null : findLoop(tokens), kept = loop && Math.max(at + 1, loop.from + loop.size);
     fill(spoken, loop ? [tokens.slice(0, kept).map(word), h("span", { class: "live-fold" }, `… and so on, ${tokens.length} tokens in all`)] : tokens.map(word));
     drawn = tokens;
@@ -391,9 +407,11 @@ function mount(root, data) {
         wholeTokens.map((id, i) => h("span", { class: id === tokens[i] ? null : "live-differs" }, targetText(id))),
         h("strong", {}, String(wholeTokens) === String(tokens.filter((id) => id !== config.eos_id)) ? " the same words." : " other words."), h("span", { class: "live-was" }, wasIs()),
         button("reset", { onclick: set({ off: new Set(), edits: new Map(), prefix: [] }, "answer") }, "Undo all changes")),
-      h("p", { class: "live-made", "data-ms": milliseconds.toFixed(1) }, !small && milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
-        small ? h("a", { href: `${root.dataset.page}${toHash(SECTIONS.detail.some(shows) ? "detail" : "answer")}`, "data-key": "link" }, "Open this view in the whole model")
-          : h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view")));
+    );
+    made.dataset.ms = milliseconds.toFixed(1);
+    fill(made, !small && milliseconds >= 0.05 && `Computed in ${number(milliseconds, milliseconds < 10 ? 1 : 0)} ms. `,
+      small ? h("a", { href: `${root.dataset.page}${toHash(SECTIONS.detail.some(shows) ? "detail" : "answer")}`, "data-key": "link" }, "Open this view in the whole model")
+        : h("a", { href: toHash(), "data-key": "link", onclick: (event) => { event.preventDefault(); copyLink(event.currentTarget); } }, "Link to this view"));
   }
 
   async function copyLink(link) {
@@ -431,11 +449,15 @@ function mount(root, data) {
     );
   }
 
+  const MODES = { greedy: "greedy", beam: "beam 4", sample: "sampling" };
+  const drawModes = () => h("p", { class: "live-modes", role: "group", "aria-label": "Search" }, Object.entries(MODES).map(([mode, name]) =>
+    button(`mode-${mode}`, { "aria-pressed": String(state.mode === mode), onclick: set({ mode, prefix: [] }, "answer") }, name)));
+
   function drawNext() {
     const so_far = view.inputs.slice(1).map(targetText).join(" ");
     return section("next",
       h("h2", {}, "The next token", so_far && [" after ", quoted(so_far)]),
-      sayNext(),
+      sayNext(), drawModes(),
       h("ol", { class: "live-next" }, view.ranked.map(({ id, probability }) => {
         const before = Math.exp(view.wholeLogged[id]);
         return h("li", {}, button(`next-${id}`, { "aria-pressed": String(id === view.tokens[view.at]), onclick: () => force(id),
@@ -499,10 +521,11 @@ function mount(root, data) {
     const after = part.kind === "embedding" ? row((part.side === "e" ? view.now.encoded : view.trace).positioned, at) : record && row(record.x, at);
     const read_out = part.side === "d" && record && probe(after);
     const title = part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}, ${part.name}` : `${part.side === "e" ? "Encoder" : "Decoder"}, ${part.name}`;
-    return h("li", { class: `live-block live-kind-${part.kind}`, "data-at": part.at },
+    const norm = after ? number(Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))), 3) : 0;
+    return h("li", { class: `live-block live-kind-${part.kind}`, "data-at": part.at, style: { "--norm": norm } },
       button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: () => look({ at: part.at, query: null, key: null, tab: "detail" }) },
         h("span", { class: "live-name" }, part.name, broken && h("em", {}, " changed")), extra),
-      after && h("span", { class: "live-stream", style: { "--norm": Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))) } },
+      after && h("span", { class: "live-stream" },
         h("i", {}), h("small", {}, number(length(after), 1), read_out && [" · would say ", word(targetText(read_out.id))])));
   }
 
@@ -533,15 +556,15 @@ function mount(root, data) {
     const box = stage.getBoundingClientRect(), towers = stage.querySelectorAll(".live-tower");
     if (!box.width || towers.length < 2) return;
     const [left, right] = [...towers].map((tower) => tower.getBoundingClientRect());
-    const tops = [...towers[0].querySelectorAll(".live-block")].pop().getBoundingClientRect();
+    const tops = towers[0].lastElementChild.getBoundingClientRect();
     const x = right.left - box.left - (right.left - left.right) / 2, beside = right.left - left.right > 6 && right.top < left.bottom;
     wires.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
-    const y = tops.top - box.top - 12, out = (tops.left + tops.right) / 2 - box.left;
-    const ends = [...stage.querySelectorAll('[data-at$=".cross"]')].map((block) => block.getBoundingClientRect());
+    const y = Math.max(2, tops.top - box.top - 10), out = (tops.left + tops.right) / 2 - box.left;
+    const ends = [...stage.querySelectorAll('[data-at$=".cross"] > button')].map((block) => block.getBoundingClientRect());
     wires.replaceChildren(...(beside ? [
       s("path", { d: `M${out} ${tops.top - box.top}V${y}H${x}` }),
-      ...ends.map((end) => s("path", { d: `M${x} ${y}V${end.top - box.top + 20}H${end.left - box.left}` })),
-      ...ends.map((end) => s("path", { class: "live-arrow", d: `M${end.left - box.left} ${end.top - box.top + 20}l-7 -4v8z` })),
+      ...ends.map((end) => s("path", { d: `M${x} ${y}V${end.top - box.top + end.height / 2}H${end.left - box.left}` })),
+      ...ends.map((end) => s("path", { class: "live-arrow", d: `M${end.left - box.left} ${end.top - box.top + end.height / 2}l-7 -4v8z` })),
     ] : []));
   }
 
@@ -947,8 +970,9 @@ function mount(root, data) {
   const placeOf = (element) => (element?.getClientRects().length ? element.getBoundingClientRect().top : null);
 
   function keepPlace(key, place) {
-    const now = place === null ? null : placeOf(find(key));
-    if (now !== null && now !== place) scrollBy({ top: now - place, behavior: "instant" });
+    const control = place === null ? null : find(key), now = placeOf(control);
+    const apart = panes.detail.contains(control) && getComputedStyle(panes.detail).position === "sticky"; // it scrolls by itself
+    if (now !== null && now !== place) (apart ? panes.detail : window).scrollBy({ top: now - place, behavior: "instant" });
   }
 
   // What stays at the top of the window while its reader scrolls.
@@ -971,9 +995,9 @@ function mount(root, data) {
   function update(what) {
     const usedKey = root.contains(used) ? used.dataset.key : null, place = usedKey ? placeOf(used) : null;
     const key = root.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    const scrolled = chips.querySelector(".live-tokens")?.scrollLeft ?? 0;
+    const scrolled = chips.scrollLeft;
     drawChips();
-    if (scrolled && chips.querySelector(".live-tokens")) chips.querySelector(".live-tokens").scrollLeft = scrolled;
+    chips.scrollLeft = scrolled;
     answer.hidden = box.hidden = !shown;
     tabs.hidden = small || !shown;
     if (shown) {
@@ -1044,7 +1068,7 @@ function mount(root, data) {
   const size = `${data.parameters.toLocaleString("en")} parameters, ${heads} heads, all in this page`;
   const lead = h("p", { class: "live-lead" }, data.languages[0] === data.languages[1] ? "" : `${from} to ${into}. `, size, "; nothing is sent anywhere.");
   const invitation = tour && h("p", { class: "live-invite" }, button("tour", { onclick: () => tour.show(0) }, "Take the tour"), ` ${CARDS.length} cards: guess, try it, see what happens.`);
-  root.replaceChildren(h("div", { class: "live-body" }, h("div", { class: "live-main" }, !small && lead, invitation, form, chips, answer, tabs, box, said), tour?.panel));
+  root.replaceChildren(h("div", { class: "live-body" }, h("div", { class: "live-main" }, !small && lead, invitation, form, notes, small && chips, answer, tabs, box, made, said), tour?.panel));
   update();
   if (owner(root) && !startTour(location.hash) && new URLSearchParams(location.hash.slice(1)).has("tab")) revealTab();
 }
