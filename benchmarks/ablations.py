@@ -11,7 +11,9 @@ a run that is there already is not made again: stop it and start it as you like.
 
 import argparse
 import dataclasses
+import itertools
 import math
+import random
 import statistics
 import sys
 import time
@@ -22,6 +24,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -36,7 +39,13 @@ from transformer.phrasebook.grammar import (  # noqa: E402
     phrasebook_examples,
     sample_pairs,
 )
-from transformer.text.batches import Example, make_batch  # noqa: E402
+from transformer.text.batches import (  # noqa: E402
+    Batch,
+    Example,
+    batches_by_tokens,
+    example_length,
+    make_batch,
+)
 from transformer.text.words import BOS_ID, EOS_ID  # noqa: E402
 from transformer.training import loop  # noqa: E402
 from transformer.training.accuracy import exact_match  # noqa: E402
@@ -45,6 +54,7 @@ from transformer.training.loop import (  # noqa: E402
     paper_adam,
     phrasebook_model,
     train,
+    train_step,
 )
 from transformer.training.loss import label_smoothed_loss  # noqa: E402
 
@@ -101,6 +111,43 @@ class HalfClipped(torch.optim.Adam):
             weight.addcdiv_(m, root, value=-group["lr"] / (1 - 0.9**self.steps))
 
 
+class LargerAtFirst:
+    """A training step with eight batches in one for the first hundred steps.
+
+    The other seven come from the same training set, in another order.
+    """
+
+    def __init__(self, examples: list[Example], seed: int) -> None:
+        self.examples, self.steps = examples, 0
+        lengths = [example_length(example) for example in examples]
+        rng = random.Random(1000 + seed)
+        orders = (batches_by_tokens(lengths, 1024, rng) for _ in itertools.count())
+        self.others = itertools.chain.from_iterable(orders)
+
+    def __call__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        batch: Batch,
+        learning_rate: float,
+        config: TrainingConfig,
+    ) -> tuple[float, float]:
+        self.steps += 1
+        if self.steps <= 100:
+            more = [
+                make_batch([self.examples[index] for index in indices])
+                for indices in itertools.islice(self.others, 7)
+            ]
+            batch = Batch(*map(side_by_side, zip(batch, *more, strict=True)))
+        return train_step(model, optimizer, batch, learning_rate, config)
+
+
+def side_by_side(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Several rectangles of ids as one, padded to the widest."""
+    width = max(part.size(1) for part in parts)
+    return torch.cat([F.pad(part, (0, width - part.size(1))) for part in parts])
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """One departure from the whole: of the model, its training or its examples."""
@@ -111,6 +158,7 @@ class Variant:
     change: Callable[[Transformer], Transformer] = lambda model: model
     kind: type[Transformer] = Transformer
     optimizer: Callable[[nn.Module], torch.optim.Optimizer] = paper_adam
+    step: Callable[[list[Example], int], Callable] = lambda examples, seed: train_step
     examples: int = 50_000
 
     def model(self, seed: int) -> Transformer:
@@ -174,6 +222,11 @@ VARIANTS = {
     "no-warmup-longer": Variant(
         "full rate from the first step, four times as many steps",
         training=dataclasses.replace(broken.without_warmup(HALF), epochs=4),
+    ),
+    "no-warmup-larger-batches": Variant(
+        "full rate from the first step, batches eight times as large for 100 steps",
+        training=broken.without_warmup(HALF),
+        step=LargerAtFirst,
     ),
     "pre-norm": Variant("norm before the sublayer", PRE),
     "pre-norm-no-warmup": Variant(
@@ -262,7 +315,11 @@ def run(variant: Variant, seed: int) -> dict:
     training = dataclasses.replace(variant.training, seed=seed)
     started = time.process_time()
     losses, norms = [], []
-    with patch.object(loop, "paper_adam", variant.optimizer):
+    step = variant.step(examples, seed)
+    with (
+        patch.object(loop, "paper_adam", variant.optimizer),
+        patch.object(loop, "train_step", step),
+    ):
         for metrics in train(model, examples, training):
             losses.append(metrics.loss)
             norms.append(metrics.grad_norm)

@@ -1,59 +1,59 @@
-# %% claim: PyTorch's cross-entropy
+# %% claim: PyTorch's `F.cross_entropy`
 # null: even probabilities by hand
 p = torch.full((4,), 0.25)
 
-# %% claim: PyTorch's cross-entropy
+# %% claim: PyTorch's `F.cross_entropy`
 # null: the untrained model guesses evenly
 model = lambda source, decoder_input: torch.zeros(
     *decoder_input.shape, english.vocab_size
 )
 
-# %% claim: `label_smoothed_loss` is the loss
+# %% claim: `label_smoothed_loss` agrees with four
 # null: no smoothing
 smoothed = label_smoothed_loss
 label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
     logits, labels, 0.0, pad_id
 )
 
-# %% claim: `label_smoothed_loss` is the loss
+# %% claim: `label_smoothed_loss` agrees with four
 # null: the share of ε goes to the wrong words alone
 smoothed = label_smoothed_loss
 label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
     logits, labels, smoothing * logits.size(-1) / (logits.size(-1) - 1), pad_id
 )
 
-# %% claim: `label_smoothed_loss` is the loss
+# %% claim: `label_smoothed_loss` agrees with four
 # null: padding counts
 smoothed = label_smoothed_loss
 label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
     logits, labels, smoothing, -1
 )
 
-# %% claim: At $p = q$ the loss
+# %% claim: At the floor the gradient
 # null: no smoothing
 smoothed = label_smoothed_loss
 label_smoothed_loss = lambda logits, labels, smoothing=0.1: smoothed(
     logits, labels, 0.0
 )
 
-# %% claim: At $p = q$ the loss
+# %% claim: At the floor the gradient
 # null: the floor of a neighbouring ε
 floor_of = floor
 floor = lambda vocab_size: floor_of(vocab_size, 0.11)
 
-# %% claim: A nudge and `backward` agree
+# %% claim: The nudge and `backward`
 # null: the slope of another weight
 row = row + 1
 
-# %% claim: A nudge and `backward` agree
+# %% claim: The nudge and `backward`
 # null: the sign turned round
 nudged = -nudged
 
-# %% claim: A nudge and `backward` agree
+# %% claim: The nudge and `backward`
 # null: the longest step lowers the loss, too
 after = {**after, 10.0: after[1.0] - 0.1}
 
-# %% claim: A nudge and `backward` agree
+# %% claim: The nudge and `backward`
 # null: no step changes the loss
 after = dict.fromkeys(after, before.item())
 
@@ -119,54 +119,54 @@ fitted["complete model"] = loss, exact_match(model, eight)
 # null: a model without residuals fits too
 fitted["no residuals"] = fitted["complete model"]
 
-# %% claim: At least 98% of the held-out
+# %% claim: The model translates at least 98%
 # null: an untrained model
 model = phrasebook_model(seed=0)
 
-# %% claim: At least 98% of the held-out
+# %% claim: The model translates at least 98%
 # null: a model of fewer steps
 for metrics in train(model := phrasebook_model(seed=0), examples, half):
     if metrics.step == 100:
         break
 
-# %% claim: At least 98% of the held-out
+# %% claim: The model translates at least 98%
 # null: a loss and translations that rise together
 scores = {**scores, 50: 0.5}
 
-# %% claim: At least 98% of the held-out
+# %% claim: The model translates at least 98%
 # null: the sentences are right at step 50
 said = {**said, 50: said[len(history)]}
 
-# %% claim: At least 98% of the held-out
+# %% claim: The model translates at least 98%
 # null: the end is no better than step 25
 said = {**said, len(history): said[25]}
 
-# %% claim: Less than 30% are right
+# %% claim: Three of the changes ruin
 # null: pre-norm is worse in all three seeds, too
 wrong["pre-norm"] = [most + 1] * 3
 
-# %% claim: Less than 30% are right
+# %% claim: Three of the changes ruin
 # null: no part makes a difference
 variants = dict.fromkeys(variants, variants["whole"])
 
-# %% claim: Less than 30% are right
+# %% claim: Three of the changes ruin
 # null: the cooldown makes no difference
 variants = {**variants, "no-cool-down": variants["whole"]}
 
-# %% claim: Less than 30% are right
+# %% claim: Three of the changes ruin
 # null: PyTorch's weights are as bad as × 5
 variants = {**variants, "torch-init": variants["large-init"]}
 
-# %% claim: Without warm-up two
+# %% claim: Without warm-up, two of three
 # null: the model without positions is no faster
 without = "no-positions"
 variants = {**variants, without: variants["whole"]}
 
-# %% claim: Without warm-up two of three
+# %% claim: Without warm-up, two of three
 # null: warm-up makes no difference
 variants = {**variants, "no-warmup": variants["whole"]}
 
-# %% claim: Without warm-up two of three
+# %% claim: Without warm-up, two of three
 # null: pre-norm needs it too
 variants = {**variants, "pre-norm-no-warmup": variants["no-warmup"]}
 
@@ -193,7 +193,7 @@ nn.utils.clip_grad_norm_ = lambda parameters, max_norm: [
     clip([weight], max_norm / 10) for weight in parameters
 ]
 
-# %% claim: Without smoothing the plain
+# %% claim: Every run without smoothing
 # null: smoothing makes no difference
 variants = {**variants, "no-smoothing": variants["whole"]}
 
@@ -229,30 +229,34 @@ variants = {**variants, "no-positions": variants["whole"]}
 # null: residuals make no difference
 variants = {**variants, "no-residuals": variants["no-root"]}
 
-# %% claim: From each of three seeds
+# %% claim: Each broken model fails
 # null: nothing is taken out
 broken.without_root = lambda model: model
 
-# %% claim: From each of three seeds
+# %% claim: Each broken model fails
 # null: tests that always pass
 properties = dict.fromkeys(properties, lambda model, config: True)
 
-# %% claim: From each of three seeds
+# %% claim: Each broken model fails
 # null: tests that always fail
 properties = dict.fromkeys(properties, lambda model, config: False)
 
-# %% claim: In the mean of three batches
+# %% claim: Before training, 64 sentences
 # null: training changes nothing
 agreement["trained"] = agreement["untrained"]
 
-# %% claim: In the mean of three batches
+# %% claim: Before training, 64 sentences
 # null: more sentences agree no better
 agreement["untrained"] = [0.9] * 3
 
-# %% claim: In three stored runs each, momentum
+# %% claim: Momentum without Adam's
 # null: without Adam's division nothing is learned
 momentum[best_rate] = [0.0] * 3
 
-# %% claim: In three stored runs each, momentum
+# %% claim: Momentum without Adam's
 # null: every rate does
 momentum = dict.fromkeys(momentum, [0.99] * 3)
+
+# %% claim: With such batches the same start
+# null: larger batches make no difference
+variants = {**variants, "no-warmup-larger-batches": variants["no-warmup"]}
