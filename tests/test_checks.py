@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from transformer.checks import (
+    TransformerError,
     optional_import,
     require_beam,
     require_device,
@@ -20,7 +21,10 @@ from transformer.checks import (
     require_same_length,
     require_string,
 )
+from transformer.decoding.search import greedy_search
+from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
+from transformer.training.run_folder import read_run
 from transformer.weights.state import load_strictly, shapes_only
 
 pytestmark = pytest.mark.plain
@@ -36,6 +40,24 @@ def test_sizes_are_whole_numbers_of_at_least_one() -> None:
             require_positive(layers=1, heads=wrong)
     with pytest.raises(TypeError, match=r"got .*50"):  # which no JSON could hold
         require_positive(heads=np.int64(50))
+
+
+def test_what_the_package_refuses_is_caught_by_one_class(tmp_path) -> None:
+    """Wherever it comes from; and nothing else is caught."""
+    (tmp_path / "model").write_bytes(b"no model")
+    translator = Translator.phrasebook()
+    for value, refused in (
+        (0, lambda: require_positive(layers=0)),
+        ("two", lambda: require_positive(layers="two")),
+        ("file", lambda: Transformer.load(tmp_path / "model")),
+        ("long", lambda: translator.translate("Jane " * 99)),
+        ("source", lambda: greedy_search(translator.model, [[]], 3)),
+        ("run", lambda: read_run(tmp_path)),
+    ):
+        with pytest.raises(TransformerError) as caught:
+            refused()
+        assert isinstance(caught.value, TypeError if value == "two" else ValueError)
+    assert not issubclass(ValueError, TransformerError)
 
 
 def test_lists_of_ids_are_no_tensor() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from transformer.beyond.text_generator import TextGenerator
+from transformer.checks import InvalidValue
 from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator, length_ratio_of
@@ -256,7 +257,7 @@ def test_a_sentence_that_is_no_text_leaves_the_others_alone(joint):
     found = joint.translate(sentences, on_error=lambda *each: errors.append(each))
     assert found == [joint.translate("le chat"), "", joint.translate("le chat")]
     ((index, error),) = errors
-    assert (index, type(error)) == (1, ValueError)
+    assert (index, type(error)) == (1, InvalidValue)
     assert "the lone surrogate '\\ud83d'" in str(error)
 
 

@@ -13,6 +13,7 @@ from transformer.beyond.language_model import (
 )
 from transformer.beyond.llama import Llama, LlamaConfig
 from transformer.beyond.text_generator import TextGenerator
+from transformer.checks import TransformerError
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.decoding.beam import beam_search, n_best
 from transformer.decoding.fast import FastDecoder
@@ -67,6 +68,7 @@ __all__ = [
     "TrainingConfig",
     "Transformer",
     "TransformerConfig",
+    "TransformerError",
     "TranslationDataset",
     "Translator",
     "Vocabulary",

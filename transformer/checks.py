@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "TransformerError",
+    "InvalidValue",
+    "InvalidType",
     "require_positive",
     "require_divides",
     "require_above_zero",
@@ -37,21 +40,38 @@ __all__ = [
 ]
 
 
+class TransformerError(Exception):
+    """What this package refuses: the class to catch it by, and no other error."""
+
+
+class InvalidValue(TransformerError, ValueError):  # noqa: N818
+    """A ValueError of this package."""
+
+
+class InvalidType(TransformerError, TypeError):  # noqa: N818
+    """A TypeError of this package."""
+
+
+def _kind(known: bool) -> type[TransformerError]:
+    """The error for a wrong value of a known type, or for one of another type."""
+    return InvalidValue if known else InvalidType
+
+
 def require_positive(**sizes: int) -> None:
     """Require, by name, whole numbers of at least 1. True is not a number here."""
     for name, size in sizes.items():
         # While torch exports a model, a length is a symbol that stands for a number.
         whole = isinstance(size, int | torch.SymInt) and not isinstance(size, bool)
         if not whole or size < 1:
-            kind = ValueError if whole else TypeError
-            raise kind(f"{name} must be a whole number of at least 1, got {size!r}")
+            said = f"{name} must be a whole number of at least 1, got {size!r}"
+            raise _kind(whole)(said)
 
 
 def require_divides(**sizes: int) -> None:
     """Require of two sizes, by name, that the first divides the second."""
     (part, number), (whole, total) = sizes.items()
     if total % number:
-        raise ValueError(f"{part} must divide {whole}, got {number} and {total}")
+        raise InvalidValue(f"{part} must divide {whole}, got {number} and {total}")
 
 
 def require_above_zero(**numbers: float) -> None:
@@ -59,8 +79,8 @@ def require_above_zero(**numbers: float) -> None:
     for name, number in numbers.items():
         known = isinstance(number, int | float) and not isinstance(number, bool)
         if not known or not 0 < number < math.inf:
-            kind = ValueError if known else TypeError
-            raise kind(f"{name} must be a finite number above 0, got {number!r}")
+            said = f"{name} must be a finite number above 0, got {number!r}"
+            raise _kind(known)(said)
 
 
 def require_probability(**shares: float) -> None:
@@ -68,8 +88,7 @@ def require_probability(**shares: float) -> None:
     for name, share in shares.items():
         known = isinstance(share, int | float) and not isinstance(share, bool)
         if not known or not 0 <= share < 1:
-            kind = ValueError if known else TypeError
-            raise kind(f"{name} must lie in [0, 1), got {share!r}")
+            raise _kind(known)(f"{name} must lie in [0, 1), got {share!r}")
 
 
 def is_number(value: object) -> bool:
@@ -82,8 +101,7 @@ def require_beam(beam_size: int, length_penalty: float) -> None:
     require_positive(beam_size=beam_size)
     known = is_number(length_penalty)
     if not known or not 0 <= length_penalty < math.inf:
-        kind = ValueError if known else TypeError
-        raise kind(
+        raise _kind(known)(
             f"length_penalty must be finite and at least 0, got {length_penalty!r}"
         )
 
@@ -92,25 +110,25 @@ def require_bool(**flags: bool) -> None:
     """Require, by name, True or False."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise TypeError(f"{name} must be True or False, got {flag!r}")
+            raise InvalidType(f"{name} must be True or False, got {flag!r}")
 
 
 def require_string(name: str, text: object) -> None:
     """Require a text."""
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be text, got {text!r:.60}")
+        raise InvalidType(f"{name} must be text, got {text!r:.60}")
 
 
 def require_texts(name: str, texts: object) -> None:
     """Require several texts, and not one: its letters would be taken for them."""
     if isinstance(texts, str):
-        raise TypeError(f"{name} must be several, got the text {texts!r:.60}")
+        raise InvalidType(f"{name} must be several, got the text {texts!r:.60}")
 
 
 def require_not_empty(name: str, things: Sized) -> None:
     """Require at least one thing; `name` is what one of them is called."""
     if len(things) == 0:
-        raise ValueError(f"at least one {name} is needed, got none")
+        raise InvalidValue(f"at least one {name} is needed, got none")
 
 
 def require_device(device: str | torch.device) -> torch.device:
@@ -118,7 +136,7 @@ def require_device(device: str | torch.device) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (AssertionError, ImportError, RuntimeError):
-        raise ValueError(
+        raise InvalidValue(
             f"no device {str(device)!r} was found here, expected one such as 'cpu'"
         ) from None
 
@@ -126,7 +144,7 @@ def require_device(device: str | torch.device) -> torch.device:
 def require_not_meta(*devices: torch.device) -> None:
     """Refuse the meta device, on which a model has shapes and no numbers."""
     if any(device.type == "meta" for device in devices):
-        raise ValueError("the model is on the meta device, without numbers")
+        raise InvalidValue("the model is on the meta device, without numbers")
 
 
 def require_ids(ids: Tensor, vocab_size: int, name: str = "token ids") -> None:
@@ -137,19 +155,21 @@ def require_ids(ids: Tensor, vocab_size: int, name: str = "token ids") -> None:
     """
     if not isinstance(ids, Tensor):
         kind = with_article(type(ids).__name__)
-        raise TypeError(f"{name} must be a tensor, (batch, length), got {kind}")
+        raise InvalidType(f"{name} must be a tensor, (batch, length), got {kind}")
     if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name} must be int64 or int32, got {ids.dtype}")
+        raise InvalidType(f"{name} must be int64 or int32, got {ids.dtype}")
     if ids.dim() != 2 or 0 in ids.shape:
         shape = tuple(ids.shape)
-        raise ValueError(f"{name} must be (batch, length), neither empty, got {shape}")
+        raise InvalidValue(
+            f"{name} must be (batch, length), neither empty, got {shape}"
+        )
     _require_rows(name, ids, vocab_size)
 
 
 def require_labels(labels: Tensor, vocab_size: int) -> None:
     """Require labels that have a logit, of which there are `vocab_size`."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise TypeError(f"labels must be whole numbers, got {labels.dtype}")
+        raise InvalidType(f"labels must be whole numbers, got {labels.dtype}")
     _require_rows("labels", labels, vocab_size)
 
 
@@ -162,7 +182,7 @@ def _require_rows(name: str, ids: Tensor, vocab_size: int) -> None:
         return
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
-        raise ValueError(f"{name} must lie in 0..{vocab_size - 1}, got {wrong}")
+        raise InvalidValue(f"{name} must lie in 0..{vocab_size - 1}, got {wrong}")
 
 
 def require_mask(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
@@ -171,14 +191,14 @@ def require_mask(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
         return
     if not isinstance(mask, Tensor):
         kind = with_article(type(mask).__name__)
-        raise TypeError(f"mask must be a boolean tensor, got {kind}")
+        raise InvalidType(f"mask must be a boolean tensor, got {kind}")
     if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may attend, got {mask.dtype}")
+        raise InvalidType(f"mask must be boolean, True = may attend, got {mask.dtype}")
     aligned = zip(reversed(mask.shape), reversed(scores_shape), strict=False)
     if mask.dim() > len(scores_shape) or any(
         size not in (1, expected) for size, expected in aligned
     ):
-        raise ValueError(
+        raise InvalidValue(
             f"mask must broadcast to (…, queries, keys) = {scores_shape}, "
             f"got {tuple(mask.shape)}"
         )
@@ -187,7 +207,7 @@ def require_mask(mask: Tensor | None, scores_shape: tuple[int, ...]) -> None:
 def require_same_length(keys: Tensor, values: Tensor) -> None:
     """Require as many keys as values: a kernel would read beyond its input."""
     if keys.size(-2) != values.size(-2):
-        raise ValueError(
+        raise InvalidValue(
             "every key needs one value, "
             f"got {keys.size(-2)} keys and {values.size(-2)} values"
         )
@@ -197,7 +217,7 @@ def require_same_batch(memory: Tensor, target_ids: Tensor) -> None:
     """Require as many targets as sources; one source may serve all targets."""
     if torch.compiler.is_compiling() or memory.size(0) in (1, target_ids.size(0)):
         return
-    raise ValueError(
+    raise InvalidValue(
         "every target needs one source, "
         f"got {target_ids.size(0)} targets and {memory.size(0)} sources"
     )
@@ -221,7 +241,7 @@ def require_examples(
         try:
             source, target = ([index(one) for one in ids] for ids in example)
         except (TypeError, ValueError):
-            raise ValueError(
+            raise InvalidValue(
                 f"{name} {number} must be two lists of ids, got {example!r:.60}"
             ) from None
         sizes = config.source_vocab_size, config.target_vocab_size
@@ -236,7 +256,7 @@ def require_examples(
                 found = f"has {tokens} {side} tokens" + " with its end" * end
                 fault = f"{found}, {setting} is {most}"
             if fault:
-                raise ValueError(f"{name} {number} {fault}")
+                raise InvalidValue(f"{name} {number} {fault}")
 
 
 def with_article(name: str) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.checks import require_beam
+from transformer.checks import InvalidValue, require_beam
 from transformer.decoding.search import (
     NOT_FINITE,
     Sources,
@@ -115,7 +115,7 @@ def length_normalised(
     try:
         return log_probability / ((5 + length) / 6) ** length_penalty
     except OverflowError:
-        raise ValueError(
+        raise InvalidValue(
             f"length_penalty is too large for {length} tokens, got {length_penalty}"
         ) from None
 
@@ -242,7 +242,7 @@ class Beams:
         unfinished = self.totals[:, 0] > -math.inf
         failed, *goes_on = torch.cat([self.failed[None], unfinished]).tolist()
         if failed:
-            raise ValueError(NOT_FINITE)
+            raise InvalidValue(NOT_FINITE)
         if all(goes_on):
             return rows
         numbers = [number for number, on in enumerate(goes_on) if on]
@@ -271,7 +271,7 @@ class Beams:
             if not found[source] and best[1] > -math.inf:
                 found[source] = [(best[0], best[1])]
         if not all(found):
-            raise ValueError(NOT_FINITE)
+            raise InvalidValue(NOT_FINITE)
         return [
             [
                 Candidate(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from transformer.checks import (
+    InvalidValue,
     is_number,
     require_ids,
     require_not_meta,
@@ -56,7 +57,7 @@ def require_length(config: SearchConfig, max_length: int) -> None:
     """Refuse a `max_length` below 1 or beyond the positions of a model."""
     require_positive(max_length=max_length)
     if max_length > config.max_length:
-        raise ValueError(
+        raise InvalidValue(
             f"max_length must be at most {config.max_length}, the positions that the "
             f"model has, got {max_length}"
         )
@@ -82,9 +83,13 @@ def as_batch(
         real = source_ids != config.pad_id
     lengths = real.sum(dim=1, keepdim=True)
     if not lengths.all():
-        raise ValueError("every source needs at least one id, got one of padding alone")
+        raise InvalidValue(
+            "every source needs at least one id, got one of padding alone"
+        )
     if not (torch.arange(real.size(1), device=real.device) < lengths).equal(real):
-        raise ValueError("sources must be padded on the right, got an id after padding")
+        raise InvalidValue(
+            "sources must be padded on the right, got an id after padding"
+        )
     longest = int(lengths.max())
     weight = next(model.parameters(), source_ids)
     require_not_meta(weight.device)
@@ -96,17 +101,17 @@ def _padded(source_ids: Sequence[Sequence[int]], pad_id: int | None) -> Tensor:
         lengths = [len(ids) for ids in source_ids]
         rows = [torch.as_tensor(ids, device="cpu") for ids in source_ids]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
+        raise InvalidValue(
             "sources must be lists of token ids, or one padded tensor of them, "
             f"got {source_ids!r:.60}"
         ) from error
     if not lengths or not all(lengths):
-        raise ValueError(f"every source needs at least one id, got lengths {lengths}")
+        raise InvalidValue(f"every source needs at least one id, got lengths {lengths}")
     for row in rows:  # of mixed rows, padding would cut the fractions off
         if row.is_floating_point():
-            raise ValueError(f"token ids must be int64 or int32, got {row.dtype}")
+            raise InvalidValue(f"token ids must be int64 or int32, got {row.dtype}")
     if pad_id is None and len(set(lengths)) > 1:
-        raise ValueError(f"without a pad_id, sources need one length, got {lengths}")
+        raise InvalidValue(f"without a pad_id, sources need one length, got {lengths}")
     return pad_sequence(rows, batch_first=True, padding_value=pad_id or 0)
 
 
@@ -135,7 +140,7 @@ def next_logits(
     """
     logits = state.step(tokens)
     if logits.shape[:-1] != tokens.shape:
-        raise ValueError(
+        raise InvalidValue(
             f"a step's logits must be ({len(tokens)}, vocabulary), "
             f"got {tuple(logits.shape)}"
         )
@@ -148,7 +153,7 @@ NOT_FINITE = "no token has a probability: the model's logits are not finite"
 def _require_finite(largest: Float[Tensor, "rows 1"]) -> None:
     """Refuse rows without a largest logit that is a number: NaN counts as larger."""
     if not all(map(math.isfinite, largest.flatten().tolist())):
-        raise ValueError(NOT_FINITE)
+        raise InvalidValue(NOT_FINITE)
 
 
 def generate(
@@ -242,11 +247,11 @@ def sample(
             (0, 1], and whatever `greedy_search` refuses.
     """
     if not is_number(temperature) or not 0 < temperature < math.inf:
-        raise ValueError(
+        raise InvalidValue(
             f"temperature must be a finite number above 0, got {temperature!r}"
         )
     if not is_number(top_p) or not 0 < top_p <= 1:
-        raise ValueError(f"top_p must lie in (0, 1], got {top_p!r}")
+        raise InvalidValue(f"top_p must lie in (0, 1], got {top_p!r}")
     divisor = min(max(temperature, 1e-30), 1e30)  # what float32 can divide by
 
     def draw(logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from transformer.checks import with_article
+from transformer.checks import InvalidValue, with_article
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
@@ -65,9 +65,9 @@ def unwrap_to(
             kinds = kind if isinstance(kind, tuple) else (kind,)
             needed = " or ".join(with_article(each.__name__) for each in kinds)
             got = with_article(type(model).__name__) + _advice(kind, model, taker)
-            raise ValueError(f"{taker} needs {needed}{other}, got {got}")
+            raise InvalidValue(f"{taker} needs {needed}{other}, got {got}")
         if not _is_transparent(wrapper):
-            raise ValueError(
+            raise InvalidValue(
                 f"the model is inside a {type(wrapper).__name__}, whose own forward "
                 "pass this would pass over: give the model that is inside"
             )
@@ -88,7 +88,7 @@ def unwrap_for_search(model: Any) -> Transformer:
             advice = f": give {name.lower()}.decoder"
         elif isinstance(getattr(model, "model", None), Transformer):
             advice = f": give {name.lower()}.model"
-        raise ValueError(
+        raise InvalidValue(
             f"a decoder needs `model` and `prefill`, {name} lacks `{lacks[0]}`{advice}"
         )
     other = " or a decoder (PromptDecoder for a language model)"
@@ -164,11 +164,11 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
             forward pass or hooks of its own; for hooks on all modules.
     """
     if has_global_hooks():
-        raise ValueError("there are hooks on all modules")
+        raise InvalidValue("there are hooks on all modules")
     inner = getattr(module, "_orig_mod", module)
     kind = type(inner).__name__
     if not isinstance(inner, known):
-        raise ValueError(f"{name} must be of the class {known.__name__}, got {kind}")
+        raise InvalidValue(f"{name} must be of the class {known.__name__}, got {kind}")
     own = [
         method
         for method in ("forward", "decode")
@@ -179,7 +179,7 @@ def require_followed(name: str, module: nn.Module, known: type[nn.Module]) -> No
         if each._forward_hooks or each._forward_pre_hooks:
             own.append("hooks")
     if own:
-        raise ValueError(f"{name}, {with_article(kind)}, has {own[0]} of its own")
+        raise InvalidValue(f"{name}, {with_article(kind)}, has {own[0]} of its own")
 
 
 def require_attention(name: str, attention: nn.Module) -> None:
@@ -195,7 +195,7 @@ def require_attention(name: str, attention: nn.Module) -> None:
         inspect.signature(inner.keys_values).bind(None, None, None)
         inspect.signature(inner.attend).bind(None, None, None, None)
     except TypeError:
-        raise ValueError(
+        raise InvalidValue(
             f"{name}, {with_article(type(inner).__name__)}, takes no positions in "
             "keys_values or attend"
         ) from None
@@ -210,7 +210,7 @@ def require_places(position: nn.Module) -> None:
     try:
         inspect.signature(position.forward).bind(None, 0)
     except TypeError:
-        raise ValueError(
+        raise InvalidValue(
             f"position is of the class {type(position).__name__}, whose forward cannot "
             "be called as (x, start)"
         ) from None

@@ -15,6 +15,8 @@ from typing import NamedTuple, overload
 from torch import nn
 
 from transformer.checks import (
+    InvalidType,
+    InvalidValue,
     require_above_zero,
     require_beam,
     require_positive,
@@ -86,7 +88,7 @@ class Translator:
         _require_fitting(self.model.config, source_tokenizer, target_tokenizer)
         codes = languages if isinstance(languages, tuple | list) else ()
         if len(codes) != 2 or any(str(code).split() != [code] for code in codes):
-            raise ValueError(f"languages must be two codes, got {languages!r}")
+            raise InvalidValue(f"languages must be two codes, got {languages!r}")
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.languages: tuple[str, str] = (codes[0], codes[1])
@@ -126,12 +128,12 @@ class Translator:
             elif None not in texts:
                 source, target = (_read_tokenizer(text or "") for text in texts)
             else:
-                raise ValueError("it has a model without its tokenizers")
+                raise InvalidValue("it has a model without its tokenizers")
             first, _, second = metadata.get("languages", "").partition(" ")
             ratio = float(metadata.get("length_ratio", _LENGTH_RATIO))
             return cls(model, source, target, (first, second), ratio)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise InvalidValue(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write model, tokenizers and the rest to one file, whole or not at all.
@@ -181,7 +183,7 @@ class Translator:
         ids = self.source_tokenizer.encode(sentence)
         longest = self.model.config.max_length
         if len(ids) > longest:
-            raise ValueError(
+            raise InvalidValue(
                 f"the sentence is too long: {len(ids)} tokens, at most {longest} fit"
             )
         return ids
@@ -347,7 +349,7 @@ class Translator:
     ) -> list[list[int]]:
         """The ids of each sentence; of several, an error names the one at fault."""
         if not isinstance(sentences, Iterable):
-            raise TypeError(f"a sentence must be text, got {sentences!r:.60}")
+            raise InvalidType(f"a sentence must be text, got {sentences!r:.60}")
         alone = isinstance(sentences, str)
         several = [sentences] if isinstance(sentences, str) else sentences
         sources: list[list[int]] = []
@@ -362,7 +364,7 @@ class Translator:
                     named = f"sentence {index + 1}: {error}"
                     error.args = (named,)
                     if str(error) != named:  # a class that prints something else
-                        raise ValueError(named) from error
+                        raise InvalidValue(named) from error
                     raise
                 on_error(index, error)
                 sources.append([])
@@ -455,7 +457,7 @@ def _require_fitting(
     sizes = config.source_vocab_size, config.target_vocab_size
     found = source.vocab_size, target.vocab_size
     if found != sizes:
-        raise ValueError(
+        raise InvalidValue(
             f"the model has tables of {sizes[0]} and {sizes[1]} ids, "
             f"but the tokenizers have {found[0]} and {found[1]}"
         )
@@ -463,7 +465,7 @@ def _require_fitting(
         for name in _IDS:
             expected, got = getattr(config, name), getattr(tokenizer, name)
             if got != expected:
-                raise ValueError(
+                raise InvalidValue(
                     f"{name} is {expected} in the model's config, "
                     f"but {got} in the tokenizer"
                 )
@@ -474,11 +476,12 @@ def _read_tokenizer(text: str) -> Tokenizer:
     try:
         kind = json.loads(text)["kind"]
     except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"not the description of a tokenizer: {error!r:.80}") from None
+        reason = f"not the description of a tokenizer: {error!r:.80}"
+        raise InvalidValue(reason) from None
     if kind == "words":
         return WordTokenizer.from_json(text)
     if kind == "subwords":
         return SubwordTokenizer.from_json(text)
-    raise ValueError(
+    raise InvalidValue(
         f"a tokenizer of kind words or subwords was expected, got {kind!r:.40}"
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.checks import optional_import
+from transformer.checks import InvalidValue, optional_import
 
 __all__ = [
     "MULTI30K_URL",
@@ -71,7 +71,7 @@ def require_text(text: str) -> None:
         ValueError: naming it.
     """
     if text not in TEXTS:
-        raise ValueError(f"text must be {' or '.join(TEXTS)}, got {text!r:.40}")
+        raise InvalidValue(f"text must be {' or '.join(TEXTS)}, got {text!r:.40}")
 
 
 def multi30k_name(text: str, split: str, language: str) -> str:
@@ -82,9 +82,13 @@ def multi30k_name(text: str, split: str, language: str) -> str:
     """
     require_text(text)
     if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r:.40}")
+        raise InvalidValue(
+            f"split must be one of {', '.join(SPLITS)}, got {split!r:.40}"
+        )
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", language):
-        raise ValueError(f"language must be a code, like en or pt-BR, got {language!r}")
+        raise InvalidValue(
+            f"language must be a code, like en or pt-BR, got {language!r}"
+        )
     middle = ".lc.norm.tok" if text == "tok" else ""
     return f"{text}/{SPLITS[split]}{middle}.{language}"
 
@@ -110,7 +114,9 @@ def fetch_multi30k(
     for language in languages:
         multi30k_name(text, "train", language)
         if f"{text}/train.{language}" not in MULTI30K_SHA256:
-            raise ValueError(f"Multi30k has {text} text in de, en, fr, got {language}")
+            raise InvalidValue(
+                f"Multi30k has {text} text in de, en, fr, got {language}"
+            )
     for split in SPLITS:
         for language in languages:
             name = multi30k_name(text, split, language)
@@ -133,7 +139,7 @@ def _fetch(
         received.seek(0)
         data = _read(received, url.endswith(".gz"))
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise ValueError(
+            raise InvalidValue(
                 f"it is not the file expected, with SHA-256 {sha256[:12]}…"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +152,7 @@ def _fetch(
         reason = " ".join((first if isinstance(first, str) else str(error)).split())
     reason = re.sub(r'.*port=\d+\): | for url: .*|"?\)\)$', "", reason)
     # Raised out here, because the error that was caught keeps its connection open.
-    raise ValueError(
+    raise InvalidValue(
         f"cannot fetch {url}: {reason}; download it yourself into {path.parent}"
     )
 
@@ -156,7 +162,7 @@ class _Bounded(io.BytesIO):
 
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+            raise InvalidValue(f"it has more than {MAX_FILE_BYTES:,} bytes")
         return super().write(data)
 
 
@@ -165,7 +171,7 @@ def _read(file: io.BufferedIOBase, packed: bool) -> bytes:
     with gzip.GzipFile(fileobj=file) if packed else file as reader:
         data = reader.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+        raise InvalidValue(f"it has more than {MAX_FILE_BYTES:,} bytes")
     return data
 
 
@@ -184,7 +190,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
         with path.open("rb") as file:
             text = _read(file, path.suffix == ".gz").decode("utf-8-sig")
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as text: {error}") from None
+        raise InvalidValue(f"{path} cannot be read as text: {error}") from None
     text = text.replace("\r\n", "\n")
     text = text.replace("\r", " " if "\n" in text else "\n")
     return text.removesuffix("\n").split("\n")
@@ -206,7 +212,7 @@ def find_text(
         for path in (folder / one, folder / f"{one}.gz"):
             if path.is_file():
                 return path
-    raise ValueError(f"{folder} has neither {name}, nor {plain}, packed (.gz) or not")
+    raise InvalidValue(f"{folder} has neither {name}, nor {plain}, packed (.gz) or not")
 
 
 SentencePair = tuple[str, str]  # a source sentence and its translation
@@ -227,13 +233,13 @@ def read_pairs(
     sides = [read_lines(path) for path in paths]
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{len(side):,}" for side in sides)
-        raise ValueError(
+        raise InvalidValue(
             f"{paths[0]} and {paths[1]} should pair, but have {counts} lines"
         )
     pairs = [(a.strip(), b.strip()) for a, b in zip(*sides, strict=True)]
     pairs = [pair for pair in pairs if all(pair)]
     if not pairs:
-        raise ValueError(f"{paths[0]} holds no sentences")
+        raise InvalidValue(f"{paths[0]} holds no sentences")
     return pairs
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformer.checks import (
+    InvalidValue,
     optional_import,
     require_not_empty,
     require_positive,
@@ -50,7 +51,9 @@ class SubwordTokenizer(Tokenizer):
         require_text(text)
         symbols = [tokenizer.id_to_token(i) for i in range(len(SUBWORD_SYMBOLS))]
         if symbols != list(SUBWORD_SYMBOLS):
-            raise ValueError(f"the first four subwords must be special, got {symbols}")
+            raise InvalidValue(
+                f"the first four subwords must be special, got {symbols}"
+            )
         changes = {  # of the pieces, unseen
             "truncation": tokenizer.truncation,
             "padding": tokenizer.padding,
@@ -58,7 +61,7 @@ class SubwordTokenizer(Tokenizer):
         }
         for name, value in changes.items():
             if value:
-                raise ValueError(f"subwords may have no {name}, got {value}")
+                raise InvalidValue(f"subwords may have no {name}, got {value}")
         self._tokenizer = copy.deepcopy(tokenizer)  # the caller's stays as it is
         self._tokenizer.encode_special_tokens = True  # typed, <eos> is five letters
         self.text = text
@@ -102,7 +105,7 @@ class SubwordTokenizer(Tokenizer):
         tokenizer.train_from_iterator(texts, trainer)
         least = tokenizer.get_vocab_size()
         if least > vocab_size:
-            raise ValueError(
+            raise InvalidValue(
                 f"vocab_size must be at least {least}, one piece for each character, "
                 f"got {vocab_size}"
             )
@@ -120,12 +123,12 @@ class SubwordTokenizer(Tokenizer):
         try:
             found = json.loads(description)
             if found["kind"] != "subwords":
-                raise ValueError(f"kind {found['kind']!r:.40}")
+                raise InvalidValue(f"kind {found['kind']!r:.40}")
             tokenizer = tk.Tokenizer.from_str(json.dumps(found["tokenizer"]))
         except BaseException as error:  # a panic of the library is no Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            raise ValueError(
+            raise InvalidValue(
                 f"not the description of subwords: {error!r:.80}"
             ) from None
         return cls(tokenizer, found.get("text"))
@@ -176,7 +179,7 @@ class SubwordTokenizer(Tokenizer):
         ids, last = list(ids), self.vocab_size - 1
         for index in ids:
             if not 0 <= index <= last:
-                raise ValueError(f"ids must lie in 0..{last}, got {index}")
+                raise InvalidValue(f"ids must lie in 0..{last}, got {index}")
         return str(self._tokenizer.decode(ids))
 
     def unknown_characters(self, sentence: str) -> list[str]:
@@ -196,7 +199,7 @@ def _normalize(sentence: str, text: str) -> str:
     """One way for text in training, in evaluation and in use."""
     require_string("a sentence", sentence)
     if lone := re.search("[\ud800-\udfff]", sentence):
-        raise ValueError(
+        raise InvalidValue(
             f"a sentence has the lone surrogate {lone[0]!r}, which is no character"
         )
     if text == "tok":

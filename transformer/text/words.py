@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from transformer.checks import require_string
+from transformer.checks import InvalidValue, require_string
 
 __all__ = [
     "PAD_ID",
@@ -40,7 +40,7 @@ def tokenize(sentence: str) -> list[str]:
     require_string("a sentence", sentence)
     for character in sentence:
         if unicodedata.category(character) in ("Cc", "Cs") and not character.isspace():
-            raise ValueError(f"a sentence has the control character {character!r}")
+            raise InvalidValue(f"a sentence has the control character {character!r}")
     text = (
         unicodedata.normalize("NFC", sentence).replace("’", "'").replace("\ufeff", "")
     )
@@ -48,7 +48,7 @@ def tokenize(sentence: str) -> list[str]:
     if words and words[-1] == ".":
         words.pop()
     if not words:
-        raise ValueError("a sentence needs at least one word, got none")
+        raise InvalidValue("a sentence needs at least one word, got none")
     return words
 
 
@@ -64,7 +64,7 @@ EOS_ID = 2
 SPECIAL_SYMBOLS = ("<pad>", "<bos>", "<eos>")
 
 
-class UnknownWordError(ValueError):
+class UnknownWordError(InvalidValue):
     """A word that a vocabulary does not have.
 
     `word` is that word, `suggestions` are words of the vocabulary that resemble it.
@@ -106,15 +106,17 @@ class Vocabulary:
     def __init__(self, words: Iterable[str]) -> None:
         self._words = tuple(words)
         if not self._words:
-            raise ValueError("a vocabulary needs at least one word, got none")
+            raise InvalidValue("a vocabulary needs at least one word, got none")
         self._ids: dict[str, int] = {}
         for word in self._words:
             if not isinstance(word, str) or word.split() != [word]:
-                raise ValueError(f"a word must be letters without spaces, got {word!r}")
+                raise InvalidValue(
+                    f"a word must be letters without spaces, got {word!r}"
+                )
             if word in SPECIAL_SYMBOLS:
-                raise ValueError(f"{word!r} is a special symbol and may be no word")
+                raise InvalidValue(f"{word!r} is a special symbol and may be no word")
             if word in self._ids:
-                raise ValueError(f"each word may come once, got {word!r} again")
+                raise InvalidValue(f"each word may come once, got {word!r} again")
             self._ids[word] = len(SPECIAL_SYMBOLS) + len(self._ids)
 
     def __len__(self) -> int:
@@ -153,7 +155,7 @@ class Vocabulary:
         ids = list(ids)
         for index in ids:
             if not 0 <= index < self.size:
-                raise ValueError(f"ids must lie in 0..{self.size - 1}, got {index}")
+                raise InvalidValue(f"ids must lie in 0..{self.size - 1}, got {index}")
         first = len(SPECIAL_SYMBOLS)
         return [self._words[index - first] for index in ids if index >= first]
 
@@ -199,7 +201,7 @@ def require_parts(tokenizer: object, *names: str) -> None:
         if not hasattr(tokenizer, name):
             needed = ", ".join(f"`{each}`" for each in names)
             kind = type(tokenizer).__name__
-            raise ValueError(f"the tokenizer needs {needed}, {kind} lacks `{name}`")
+            raise InvalidValue(f"the tokenizer needs {needed}, {kind} lacks `{name}`")
 
 
 class WordTokenizer(Tokenizer):
@@ -247,9 +249,9 @@ class WordTokenizer(Tokenizer):
             found = json.loads(text)
             kind, words = found["kind"], found["words"]
         except (KeyError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(f"not the description of words: {error!r:.80}") from None
+            raise InvalidValue(f"not the description of words: {error!r:.80}") from None
         if kind != "words" or not isinstance(words, list):
-            raise ValueError(f"not the description of words: kind {kind!r:.40}")
+            raise InvalidValue(f"not the description of words: kind {kind!r:.40}")
         return cls(Vocabulary(words))
 
 

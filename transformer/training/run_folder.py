@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from transformer.beyond.text_generator import TextGenerator
-from transformer.checks import require_positive
+from transformer.checks import InvalidValue, require_positive
 from transformer.decoding.translator import Translator
 from transformer.text.subwords import SubwordTokenizer
 from transformer.training.config import TrainingConfig
@@ -77,7 +77,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
     """
     path = Path(folder) / "run.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is not the folder of a run: it has no run.json")
+        raise InvalidValue(f"{folder} is not the folder of a run: it has no run.json")
     found = _read_json(path)
     info = RunInfo(**{name: found.get(name) for name in RunInfo._fields})  # type: ignore[arg-type]
     files = info.data if isinstance(info.data, list) else []
@@ -94,7 +94,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunInfo:
         and isinstance(info.schedule, str | None)
         and isinstance(info.validation, str)
     ):
-        raise ValueError(f"{path} is damaged: it does not describe a run")
+        raise InvalidValue(f"{path} is damaged: it does not describe a run")
     return info._replace(languages=(languages[0], languages[1]))
 
 
@@ -107,7 +107,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[StepMetrics]:
         ValueError: for a folder that is not there.
     """
     if not Path(folder).is_dir():
-        raise ValueError(f"no folder of a run at {folder}")
+        raise InvalidValue(f"no folder of a run at {folder}")
     return [metrics for metrics, _ in _metrics_lines(Path(folder))]
 
 
@@ -163,10 +163,10 @@ def load_run(folder: str | os.PathLike[str], average: int = 0) -> Translator:
     require_positive(average=average)
     paths = [folder / name for name in _own_files(folder, _EPOCH)][-average:]
     if len(paths) < average:
-        raise ValueError(f"{folder} keeps {len(paths)} epochs, not {average}")
+        raise InvalidValue(f"{folder} keeps {len(paths)} epochs, not {average}")
     translator, *others = (Translator.load(path) for path in paths)
     if any(other.model.config != translator.model.config for other in others):
-        raise ValueError(f"{folder} keeps epochs of different models")
+        raise InvalidValue(f"{folder} keeps epochs of different models")
     models = [translator.model, *(other.model for other in others)]
     with torch.no_grad():
         for same in zip(*(model.parameters() for model in models), strict=True):
@@ -193,7 +193,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not os.fspath(path):
-            raise ValueError("a run needs the name of a folder, got ''")
+            raise InvalidValue("a run needs the name of a folder, got ''")
         self.path = Path(path)
         self._locked: Path | None = None
         self._place: tuple[int, int] | None = None  # of the folder on its disk
@@ -211,7 +211,7 @@ class RunFolder:
             if self.path.is_dir() and not (self.path / "run.json").is_file():
                 for name in sorted(os.listdir(self.path)):
                     if not _BEFORE_RUN.fullmatch(name):
-                        raise ValueError(
+                        raise InvalidValue(
                             f"{self.path} is neither empty nor the folder of a run: "
                             f"it has {name}, but no run.json"
                         )
@@ -221,10 +221,10 @@ class RunFolder:
             lock = FileLock(self.path / "run.lock", is_singleton=True)
             lock.acquire(blocking=False)
         except Timeout:
-            raise ValueError(f"another training is writing to {self.path}") from None
+            raise InvalidValue(f"another training is writing to {self.path}") from None
         except OSError as error:
             reason = error.strerror or error
-            raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
+            raise InvalidValue(f"cannot keep a run in {self.path}: {reason}") from None
         self._locked = key = self.path.resolve()
         self._place = _place(self.path)
         self._holders[key] = self
@@ -258,7 +258,7 @@ class RunFolder:
             difference = _difference(_comparable(theirs), _comparable(ours))
             if theirs and difference:
                 if not self._may_begin_again(theirs):
-                    raise ValueError(f"{self.path} has another run: {difference}")
+                    raise InvalidValue(f"{self.path} has another run: {difference}")
                 self._remove(_CHECKPOINT)
                 self._remove(_EPOCH)
                 (self.path / "metrics.jsonl").unlink(missing_ok=True)
@@ -268,7 +268,7 @@ class RunFolder:
                 self._describe()
         except OSError as error:
             reason = error.strerror or error
-            raise ValueError(f"cannot keep a run in {self.path}: {reason}") from None
+            raise InvalidValue(f"cannot keep a run in {self.path}: {reason}") from None
 
     def _describe(self) -> None:
         if self._description is not None:
@@ -311,11 +311,11 @@ class RunFolder:
                 report(f"{reason}; going on from {path.name} instead")
             return step
         if reasons:
-            raise ValueError(f"no checkpoint can be read: {reasons[0]}")
+            raise InvalidValue(f"no checkpoint can be read: {reasons[0]}")
         # An epoch ends with its checkpoint: later steps mean that there was one.
         later = any(each.epoch > 1 for each in read_metrics(self.path))
         if later and (self.path / "model.safetensors").exists():
-            raise ValueError(
+            raise InvalidValue(
                 f"{self.path} has a model, but no training-*.pt to go on from: "
                 "to train anew, choose another folder"
             )
@@ -374,9 +374,9 @@ class RunFolder:
     def _explained(self) -> Iterator[None]:
         """Name in one line what a full disk or a read-only folder means."""
         if self._locked and self._holders.get(self._locked) is not self:
-            raise ValueError(f"another training has taken {self.path} over")
+            raise InvalidValue(f"another training has taken {self.path} over")
         if self._place is not None and _place(self.path) != self._place:
-            raise ValueError(
+            raise InvalidValue(
                 f"the run's folder {self.path} was moved or removed while it trained"
             )
         try:
@@ -384,7 +384,7 @@ class RunFolder:
         except OSError as error:
             checkpoints = self.checkpoints()
             kept = f"{checkpoints[0].name} is kept" if checkpoints else ""
-            raise ValueError(
+            raise InvalidValue(
                 f"cannot write to {self.path}: {error.strerror or error}; "
                 f"{kept or 'no checkpoint is kept yet'}, and the same command goes on "
                 "from it once there is room"
@@ -512,7 +512,7 @@ def learn_subwords(
             write_atomically(path, kept.encode())
         except OSError as error:
             reason = error.strerror or error
-            raise ValueError(f"cannot keep a run in {run}: {reason}") from None
+            raise InvalidValue(f"cannot keep a run in {run}: {reason}") from None
     return tokenizer
 
 
@@ -525,7 +525,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise InvalidValue(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is damaged: it should have a dictionary")
+        raise InvalidValue(f"{path} is damaged: it should have a dictionary")
     return found

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from transformer.checks import require_not_empty, require_not_meta
+from transformer.checks import InvalidValue, require_not_empty, require_not_meta
 from transformer.decoding.step import evaluating
 from transformer.masks import padding_mask
 from transformer.model import Transformer
@@ -273,7 +273,7 @@ class TrainingState:
             ValueError: for the state of another run, or one that does not fit.
         """
         if state.get("fingerprint") != fingerprint:
-            raise ValueError("it is of another run")
+            raise InvalidValue("it is of another run")
         try:
             step, best_epoch = int(state["step"]), int(state["best_epoch"])
             best_validation_loss = float(state["best_validation_loss"])
@@ -284,7 +284,7 @@ class TrainingState:
             self.optimizer.load_state_dict(state["optimizer"])
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"it does not fit the model: {reason:.120}") from None
+            raise InvalidValue(f"it does not fit the model: {reason:.120}") from None
         self.steps_taken = step
         self.best_epoch, self.best_validation_loss = best_epoch, best_validation_loss
         self.best_weights = state["best_weights"]
@@ -301,19 +301,19 @@ class TrainingState:
             for name, tensor in tensors.items():
                 moment = isinstance(self.optimizer, torch.optim.Adam) and tensor.dim()
                 if moment and tensor.shape != shapes[index]:
-                    raise ValueError(f"{name} of weight {index} is misshapen")
+                    raise InvalidValue(f"{name} of weight {index} is misshapen")
         groups = state["optimizer"]["param_groups"], self.optimizer.param_groups
         for theirs, ours in zip(*groups, strict=True):
             for name in theirs.keys() & ours.keys() - {"params", "lr", "initial_lr"}:
                 if theirs[name] != ours[name]:
-                    raise ValueError(
+                    raise InvalidValue(
                         f"its optimizer has {name} {theirs[name]}, here {ours[name]}"
                     )
         own = {name: x.shape for name, x in self.average.items()}
         for what in ("average", "best_weights"):
             found = {name: x.shape for name, x in state[what].items()}
             if found != own and (found or what == "average"):
-                raise ValueError(f"the {what.replace('_', ' ')} are misshapen")
+                raise InvalidValue(f"the {what.replace('_', ' ')} are misshapen")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from transformer.checks import InvalidValue
 from transformer.weights.state import shapes_only
 
 __all__ = [
@@ -83,7 +84,7 @@ def require_known_parts(model: nn.Module, what: str) -> None:
     """
     for place, name in foreign_parts(model).items():
         at = f" at {place}" if place else ""
-        raise ValueError(f"{what} does not know the class {name}{at}")
+        raise InvalidValue(f"{what} does not know the class {name}{at}")
 
 
 @functools.lru_cache(maxsize=16)

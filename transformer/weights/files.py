@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from transformer.checks import InvalidType, InvalidValue
+
 __all__ = [
     "open_atomically",
     "write_atomically",
@@ -106,10 +108,10 @@ def write_checkpoint(
         ValueError: for a tensor of the name `__metadata__`, which the format reserves.
     """
     if "__metadata__" in tensors:
-        raise ValueError("a tensor may not be named '__metadata__', it is reserved")
+        raise InvalidValue("a tensor may not be named '__metadata__', it is reserved")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata must be text, got {value!r} for {key!r}")
+            raise InvalidType(f"metadata must be text, got {value!r} for {key!r}")
     ready: dict[str, Tensor] = {}
     memory: set[int] = set()
     for name, tensor in tensors.items():
@@ -139,14 +141,14 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = load(data)
     except (KeyError, SafetensorError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+        raise InvalidValue(f"{path} is not a whole safetensors file: {error}") from None
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     del data
     for name in tensors:  # aligned as any tensor is, so that sums add in one order
         tensors[name] = tensors[name].clone()
     text = header.get("__metadata__", {}).get(_ENTRY)
     if text is None:
-        raise ValueError(f"{path} is not a checkpoint of this package")
+        raise InvalidValue(f"{path} is not a checkpoint of this package")
     try:
         content = json.loads(text)
         version, metadata = content["version"], dict(content["metadata"])
@@ -154,9 +156,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (KeyError, RecursionError, TypeError, ValueError):
         version, metadata, whole = _VERSION, {}, False
     if not whole or not all(isinstance(value, str) for value in metadata.values()):
-        raise ValueError(f"{path} is damaged: its checksum does not match")
+        raise InvalidValue(f"{path} is damaged: its checksum does not match")
     if version != _VERSION:
-        raise ValueError(f"{path} has version {version!r}, expected {_VERSION}")
+        raise InvalidValue(f"{path} has version {version!r}, expected {_VERSION}")
     return tensors, metadata
 
 
@@ -167,7 +169,7 @@ def model_file(path: str | os.PathLike[str]) -> Path:
         ValueError: for an empty name.
     """
     if not os.fspath(path):
-        raise ValueError("a model is in a file or a folder, got the name ''")
+        raise InvalidValue("a model is in a file or a folder, got the name ''")
     path = Path(path)
     return path / "model.safetensors" if path.is_dir() else path
 
@@ -196,12 +198,12 @@ def read_training_state(path: Path) -> dict[str, Any]:
     data = _read(path, "training state")
     digest = hashlib.sha256(memoryview(data)[:-64])
     if data[-64:] != digest.hexdigest().encode():
-        raise ValueError(f"{path} is damaged or not a training state of this package")
+        raise InvalidValue(f"{path} is damaged or not a training state of this package")
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a forged file makes of torch's reader
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is not a training state: {reason}") from None
+        raise InvalidValue(f"{path} is not a training state: {reason}") from None
     if not isinstance(state, dict):
-        raise ValueError(f"{path} is not a training state: {type(state).__name__}")
+        raise InvalidValue(f"{path} is not a training state: {type(state).__name__}")
     return state

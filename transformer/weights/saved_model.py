@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from transformer.checks import with_article
+from transformer.checks import InvalidType, InvalidValue, with_article
 from transformer.weights.classes import (
     as_built,
     foreign_parts,
@@ -81,10 +81,10 @@ class SavedModel(nn.Module):
         """
         if Path(path).is_dir():  # "" too, which stands for the folder one is in
             folder = os.fspath(path)
-            raise ValueError(f"a model is saved to a file, got the folder {folder!r}")
+            raise InvalidValue(f"a model is saved to a file, got the folder {folder!r}")
         for key in _OWN:
             if metadata and key in metadata:
-                raise ValueError(
+                raise InvalidValue(
                     f"metadata may not have the key {key!r}, it is reserved"
                 )
         weights = self.weights_to_save()
@@ -108,7 +108,7 @@ class SavedModel(nn.Module):
             kind.config_class(**dataclasses.asdict(self.config))
         except TypeError as error:
             what = type(self.config).__name__
-            raise ValueError(
+            raise InvalidValue(
                 f"{with_article(kind.__name__)} has no {what}: {error}"
             ) from None
         weights = {  # a layer that torch.compile wrapped has longer names
@@ -119,7 +119,8 @@ class SavedModel(nn.Module):
         ties = config_ties(self, weights)
         for name, first in ties.items():
             if not weights.pop(name).equal(weights[first]):
-                raise ValueError(f"{name} differs from {first}, which its config ties")
+                said = f"{name} differs from {first}, which its config ties"
+                raise InvalidValue(said)
         if not foreign_parts(self):
             expected = as_built(kind, self.config).state_dict()
             try:
@@ -129,7 +130,7 @@ class SavedModel(nn.Module):
                 )
             except ValueError as error:
                 what = "the model is not what its config says"
-                raise ValueError(f"{what}: {error}") from None
+                raise InvalidValue(f"{what}: {error}") from None
         return weights
 
     @classmethod
@@ -170,12 +171,12 @@ class SavedModel(nn.Module):
             shown = name if name.isidentifier() else "of no class"
             known = registered_classes().get(name)
             advice = f": {known.__module__}.{name}.load reads it" if known else ""
-            raise ValueError(
+            raise InvalidValue(
                 f"{path} holds the model {shown:.80}, no {cls.__name__}{advice}"
             )
         if into is not None and _known(type(into)).__name__ != name:
             kind = with_article(type(into).__name__)
-            raise TypeError(f"{path} can be loaded into a {name}, got {kind}")
+            raise InvalidType(f"{path} can be loaded into a {name}, got {kind}")
         what = ""
         try:
             require_floats(tensors)
@@ -189,7 +190,7 @@ class SavedModel(nn.Module):
             _fill(model, tensors)
         except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).partition("\n")[0][:600]
-            raise ValueError(f"{path}{what}: {reason}") from None
+            raise InvalidValue(f"{path}{what}: {reason}") from None
         return model, metadata
 
 
@@ -219,12 +220,12 @@ def _made(
         for name, value in fields.items():
             if theirs.get(name) != value:
                 here = f"{name} is {theirs.get(name)!r} in the model"
-                raise ValueError(f"{here} and {value!r} in the file")
+                raise InvalidValue(f"{here} and {value!r} in the file")
         return into
     # Every layer has its tensors: a claim of millions is refused before they are made.
     layers = sum(n for name, n in fields.items() if name.endswith("_layers"))
     if 8 * layers > tensors:
-        raise ValueError(f"more layers than {tensors} tensors can fill, got {layers}")
+        raise InvalidValue(f"more layers than {tensors} tensors can fill, got {layers}")
     with shapes_only():
         return kind(config)
 
@@ -232,10 +233,10 @@ def _made(
 def _names(parts: Any) -> dict[str, str]:
     """The places and names of a file's foreign parts, if they are that."""
     if not isinstance(parts, dict):
-        raise ValueError(f"got {parts!r:.60}")
+        raise InvalidValue(f"got {parts!r:.60}")
     for place, name in parts.items():
         if not isinstance(name, str) or not (place + name).isprintable():
-            raise ValueError(f"got {place!r:.60}: {name!r:.60}")
+            raise InvalidValue(f"got {place!r:.60}: {name!r:.60}")
     return parts
 
 
@@ -247,8 +248,8 @@ def _require_parts(file: Mapping[str, str], model: Mapping[str, str]) -> None:
             continue
         where, own = place[:100] or "the model", "the package's own"
         if theirs is None:
-            raise ValueError(f"{where} is {ours} in the model, the file has {own}")
-        raise ValueError(
+            raise InvalidValue(f"{where} is {ours} in the model, the file has {own}")
+        raise InvalidValue(
             f"{where} is {theirs:.200} in the file and {ours or own} in the model: "
             "build a model that has it, and load the file with into=model"
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from transformer.checks import with_article
+from transformer.checks import InvalidType, InvalidValue, with_article
 
 __all__ = [
     "shapes_only",
@@ -75,16 +75,16 @@ def require_same_weights(
     """
     for name, tensor in expected.items():
         if name not in found:
-            raise ValueError(f'Missing key(s) in state_dict: "{name}"')
+            raise InvalidValue(f'Missing key(s) in state_dict: "{name}"')
         if found[name].shape != tensor.shape:
             shapes = f"got {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
-            raise ValueError(f"size mismatch for {name}: {shapes}")
+            raise InvalidValue(f"size mismatch for {name}: {shapes}")
         if tensor.is_floating_point() and not found[name].is_floating_point():
-            raise ValueError(f"{name} should be floats, got {found[name].dtype}")
+            raise InvalidValue(f"{name} should be floats, got {found[name].dtype}")
     for name in found:
         if name not in expected:
             shown = name.encode("unicode_escape").decode()[:200]
-            raise ValueError(f'Unexpected key(s) in state_dict: "{shown}"')
+            raise InvalidValue(f'Unexpected key(s) in state_dict: "{shown}"')
 
 
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -109,11 +109,11 @@ def require_floats(state: Mapping[str, Tensor]) -> None:
     for name, tensor in state.items():
         dtype = getattr(tensor, "dtype", type(tensor))
         if dtype not in _FLOATS:
-            raise ValueError(f"{name} should be floats, got {dtype}")
+            raise InvalidValue(f"{name} should be floats, got {dtype}")
         if tensor.is_meta:
-            raise ValueError(f"{name} is on the meta device, without numbers")
+            raise InvalidValue(f"{name} is on the meta device, without numbers")
         if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
-            raise ValueError(f"{name} holds a number that is not finite")
+            raise InvalidValue(f"{name} holds a number that is not finite")
 
 
 def require_state_dict(state: object) -> None:
@@ -125,4 +125,4 @@ def require_state_dict(state: object) -> None:
     if not isinstance(state, Mapping):
         advice = ": give its state_dict()" if hasattr(state, "state_dict") else ""
         kind = with_article(type(state).__name__)
-        raise TypeError(f"a state_dict is needed, got {kind}{advice}")
+        raise InvalidType(f"a state_dict is needed, got {kind}{advice}")
