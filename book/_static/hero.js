@@ -178,7 +178,7 @@ addEventListener("DOMContentLoaded", () => {
     const { english: now, his } = translation(true), was = translation(false).english[his];
     return was === now[his]
       ? ["Without the arc it still writes ", en(now[his]), ". It seems to be what it writes when it cannot tell: try ", fr(other()), "."]
-      : ["Without the arc it writes ", element("strong", {}, now.join(" ")), ". Nothing else changed."];
+      : ["Without the arc it writes ", element("strong", {}, now.join(" ")), ". No other word changed."];
   };
   const ask = () => {
     const { french, english: now, his } = translation(false);
