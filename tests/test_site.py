@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -116,7 +117,21 @@ INACCESSIBLE = """async ([within, rules, but]) => {
 class Quiet(SimpleHTTPRequestHandler):
     """The file server, without a line for every request."""
 
+    late = 0.0  # by how many seconds a font comes later than a page
+
     def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        if self.path.endswith(".woff2"):
+            time.sleep(self.late)
+        super().do_GET()
+
+
+# How far things move by themselves while a page loads, as browsers count it.
+SHIFT = """window.shift = 0;
+new PerformanceObserver(list => {
+  for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value;
+}).observe({type: "layout-shift", buffered: true})"""
 
 
 @pytest.fixture(scope="session")
@@ -140,6 +155,7 @@ def watched(
     context = browser.new_context(
         viewport={"width": request.param, "height": 900}, has_touch=request.param < 500
     )
+    context.add_init_script(SHIFT)
     page, wrong = context.new_page(), []
     said = {
         "pageerror": lambda error: f"script error: {error}",
@@ -202,6 +218,8 @@ def test_page(home: str, watched: tuple[Page, list[str]], name: str) -> None:
     page.goto("about:blank")
     wrong.clear()
     page.goto(f"{home}/{name}.html", wait_until="load")
+    if (shift := page.evaluate("shift")) > 0.1:
+        wrong.append(f"moves while it loads, by {shift:.2f}")
     wait_for_live_models(page)
     checks = {
         "wider than the screen": TOO_WIDE,
@@ -508,13 +526,29 @@ def test_search_from_the_disk_leads_to_sections_by_their_headings(page: Page) ->
     page.locator(f"#search-results a[href$='{section}']").wait_for(timeout=20_000)
 
 
+@pytest.mark.parametrize("width", [1200, 400])
+def test_fonts_that_come_late_move_little(
+    home: str, browser: Browser, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(Quiet, "late", 0.3)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.add_init_script(SHIFT)
+    page.goto(f"{home}/{ATTENTION}.html", wait_until="load")
+    assert page.evaluate("document.fonts.ready.then(() => document.fonts.size)") > 3
+    page.wait_for_timeout(100)
+    assert page.evaluate("shift") <= 0.1
+    page.close()
+
+
 def test_a_chapter_asks_for_little(home: str, browser: Browser) -> None:
     sizes: dict[str, int] = {}
     page = browser.new_page()  # nothing is at hand yet
     page.on("response", lambda r: sizes.update({r.url: len(r.body())}))
     page.goto(f"{home}/{ATTENTION}.html", wait_until="networkidle")
     assert not [url for url in sizes if re.search("MathJax|fontawesome|index.js", url)]
-    assert sum(sizes.values()) < 1_500_000
+    assert sum(sizes.values()) < 900_000
+    styles = [size for url, size in sizes.items() if ".css" in url]
+    assert sum(styles) < 220_000
     page.close()
 
 

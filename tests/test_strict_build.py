@@ -28,6 +28,7 @@ A cat sits.
 CAT = '<svg viewBox="0 0 2 2"><circle r="1"/></svg>'
 RAW = "```{raw} html\n<svg><path/></svg>\n```\n\nSee"
 VIEW = "```{live} A view\n:state: s=Jane\n:show: row wings\n```\n\n"
+CARD = "```{said} It is so.\n:so: maybe\n\nIs it?\n```\n\n"
 BROKEN = {  # one page each, in one build
     "a-label": ("{ref}`home`", "{ref}`nowhere`", "undefined label: 'nowhere'"),
     "a-figure": ("{numref}`fig-cat`", "{numref}`fig-dog`", "label: 'fig-dog'"),
@@ -44,6 +45,7 @@ BROKEN = {  # one page each, in one build
         VIEW.replace("Jane", "Jaane").replace(" wings", "") + "See",
         "Jaane",
     ),
+    "a-card": ("See", CARD + "See", '"maybe" unknown; choose from "true"'),
     "a-count": ("See", "{count}`wonders` See", "nothing called 'wonders' is counted"),
 }
 
