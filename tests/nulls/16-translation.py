@@ -48,6 +48,11 @@ by_hand = by_hand / brevity
 # null: the arithmetic mean of the precisions
 by_hand = 100 * brevity * sum(precisions) / 4
 
+# %% claim: The translation with the same meaning
+# null: the reference has its words
+truth = [both[0]]
+bleus = [corpus_scores([sentence], truth, text="tok").bleu for sentence in both]
+
 # %% claim: From the first epoch to the third
 # null: no training
 config = replace(config, learning_rate=1e-12)
