@@ -133,7 +133,7 @@ def train(
     examples: Sequence[Example],
     config: TrainingConfig | None = None,
 ) -> Iterator[StepMetrics]:
-    """Train a model in place, a step for each metrics that the caller takes.
+    """Train a model in place, one step for each `StepMetrics` that the caller asks for.
 
     The config's `seed` fixes the order of the examples; dropout draws from torch's own
     generator. Between steps, and afterwards, the model is in the mode it was in. The
