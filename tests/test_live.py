@@ -263,6 +263,7 @@ def test_playing_goes_through_the_model_for_each_word(
     assert words == 4
     assert page.evaluate("lit") == side["e"] + words * ["wire", *side["d"]]
     assert phrasebook.step == words - 1
+    page.evaluate("document.querySelector('.live').dataset.pace = 5000")
     phrasebook.press("Play")
     phrasebook.press("Stop")
     assert page.locator(".live-playing").count() == 0

@@ -1147,42 +1147,6 @@ def test_what_chapters_say_of_their_live_views_is_so(page: Page) -> None:
     assert owners.words == "Jane sells his car"
 
 
-def test_what_the_live_page_says_to_look_for_is_there(page: Page) -> None:
-    model = Model(page, EXPLORE)
-    states = page.locator("section li a[href^='#s=']")
-    hrefs = [link.get_attribute("href") or "" for link in states.all()]
-    her, greedy, beam, unordered, one, three = hrefs
-
-    def follow(state: str) -> str:
-        before = model.updates
-        page.locator(f'section li a[href="{state}"]').click()
-        page.wait_for_function(
-            "n => document.querySelector('[data-live]').dataset.updates > n", arg=before
-        )
-        return model.words
-
-    assert follow(her) == "Jane sells her car"
-    probes = {
-        block.get_attribute("data-at"): block.inner_text().split()[-1]
-        for block in page.locator("[data-at^=d]").all()
-    }
-    right = [at for at, probe in probes.items() if probe == "her"]
-    assert right == ["d2.cross", "d2.ff"]
-    assert "black" not in follow(greedy)
-    assert follow(beam) == "the big dog likes the small white cat"
-    follow(unordered)
-    weights = page.locator(".live-attended ol").first.locator("b").all_inner_texts()
-    assert weights[0] == weights[5] == ".50"
-    assert follow(one) == "Jane sells her car"
-    buttons = page.locator(".live-head-grid button")
-    assert buttons.count() == 24
-    for n in range(24):
-        buttons.nth(n).click()
-        assert "the same words" in page.locator(".live-whole").inner_text()
-        buttons.nth(n).click()
-    assert follow(three) == "Jane sells his car"
-
-
 def test_an_exercise_is_answered_on_the_page(home: str, page: Page) -> None:
     page.goto(f"{home}/book/03-queries-keys-values.html")
     form = page.locator("form.answer").first

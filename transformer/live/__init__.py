@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).parent
-_VIEW = ("draw.js", "typing.js", "tour.js", "page.js")
+_VIEW = ("draw.js", "typing.js", "say.js", "play.js", "tour.js", "page.js")
 _TEXT_VIEW = ("draw.js", "text.js", "text_page.js")  # of a language model
 
 

@@ -331,45 +331,19 @@ function mount(root, data) {
       choices.map(([word, meaning]) => h("option", { value: word, selected: word === words[place] }, `${word}: ${meaning}`)));
   }
 
-  // Play: the sentence climbs the encoder once, crosses the wire, and climbs the decoder once for each word, part by part.
-  let playing = 0;
-  const PACE = 320; // milliseconds a part
-
-  function light(place) {
-    for (const each of root.querySelectorAll(".live-lit")) each.classList.remove("live-lit");
-    root.querySelector(`[data-at="${place}"], .live-${place}`)?.classList.add("live-lit");
-    root.classList.toggle("live-said", place === "output");
-  }
-
-  function stop() {
-    clearTimeout(playing);
-    playing = 0;
-    root.classList.remove("live-playing");
-    light("none");
-  }
-
-  function play() {
-    if (playing) { stop(); update(); return; }
-    const climb = (side) => parts.filter((part) => part.side === side).map((part) => part.at);
-    let stages = [...climb("e"), "wires", ...climb("d")];
-    const next = () => {
-      if (!stages.length) {
-        if (state.step >= view.tokens.length - 1) { stop(); update("step"); return; }
-        state = { ...state, step: state.step + 1 };
-        stages = ["wires", ...climb("d")];
-        update("step");
-      }
-      light(stages.shift());
-      playing = setTimeout(next, Number(root.dataset.pace ?? PACE));
-    };
-    playing = 1;
-    root.classList.add("live-playing");
-    look({ step: 0, query: null, key: null, tab: "map" }, "step");
-    next();
-  }
+  const player = makePlayer({
+    root, parts, redraw: () => update("step"),
+    begin: () => look({ step: 0, query: null, key: null, tab: "map" }, "step"),
+    goOn() {
+      if (state.step >= view.tokens.length - 1) return false;
+      state = { ...state, step: state.step + 1 };
+      update("step");
+      return true;
+    },
+  });
 
   function goTo(step) {
-    stop();
+    player.stop();
     state = { ...state, step: Math.max(0, Math.min(view.tokens.length - 1, step)), query: null, key: null };
     update("step");
   }
@@ -390,7 +364,7 @@ function mount(root, data) {
         button("back", { "aria-label": "One token back", "aria-disabled": at === 0 && "true", onclick: at > 0 && (() => goTo(at - 1)) }, "‹"),
         h("span", {}, `step ${at + 1} of ${tokens.length}`),
         button("forth", { "aria-label": "One token on", "aria-disabled": at >= tokens.length - 1 && "true", onclick: at < tokens.length - 1 && (() => goTo(at + 1)) }, "›"),
-        !small && button("play", { onclick: play }, playing ? "Stop" : "Play"));
+        !small && button("play", { onclick: player.play }, player.playing ? "Stop" : "Play"));
     const loop = view.now.answer.ended ? null : findLoop(tokens), kept = loop && Math.max(at + 1, loop.from + loop.size);
     fill(spoken, loop ? [tokens.slice(0, kept).map(word), h("span", { class: "live-fold" }, `… and so on, ${tokens.length} tokens in all`)] : tokens.map(word));
     drawn = tokens;
@@ -770,7 +744,7 @@ function mount(root, data) {
       h("p", { class: "live-crumbs" }, crumbs.flatMap((each, i) => (i ? [h("i", { "aria-hidden": "true" }, "›"), each] : [each])),
         !small && h("label", { class: "live-flip" }, h("input", { type: "checkbox", "data-key": "numbers", checked: state.numbers, onchange: () => { state = { ...state, numbers: !state.numbers }; update(); } }), h("span", {}, "all numbers"))),
       !small && h("h2", {}, part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}: ${part.name.toLowerCase()}` : part.name),
-      sayPart(part, at, out), explain(kind), body);
+      sayPart(part, at), explain(kind), body);
   }
 
   // How probable the token in hand stays with one more head off, for each head.
@@ -825,68 +799,10 @@ function mount(root, data) {
     for (const [name, pane] of Object.entries(panes)) pane.classList.toggle("live-chosen", name === state.tab);
   }
 
-  // What a view shows, in a sentence
-
-  const word = (text) => h("i", {}, text);
-  const say = (...parts) => h("p", { class: "live-say" }, parts);
-  const named = (part) => `${part.side === "e" ? "encoder" : "decoder"} layer ${part.layer}`;
-
-  function sayPair(weights) {
-    const [first, second] = [...weights.keys()].sort((i, j) => weights[j] - weights[i]);
-    return say("To write ", word(targetText(view.tokens[view.at] ?? config.eos_id)), ", the decoder looks most at ", word(sourceText(first)), ` (${percent(weights[first])})`,
-      weights[second] >= 0.01 && [", then at ", word(sourceText(second)), ` (${percent(weights[second])})`], ".");
-  }
-
-  function sayNext() {
-    const [first, second] = view.ranked;
-    return say(word(targetText(first.id)), ` has ${percent(first.probability)}, `, word(targetText(second.id)), ` comes next with ${percent(second.probability)}.`,
-      tour && state.mode !== "sample" && first.probability > 0.85 && first.probability < 0.93 && " It is never quite sure: in training, a tenth of each answer was kept back for all other tokens (label smoothing).");
-  }
-
-  // From which part on the decoder would say what it says in the end.
-  function sayMap() {
-    const final = view.ranked[0].id, layers = parts.filter((part) => part.side === "d" && part.layer);
-    const says = layers.map((part) => probe(row(recordOf(part).x, view.at)).id);
-    const from = says.findLastIndex((id) => id !== final) + 1, part = layers[from];
-    if (!part) return say("Only the output makes it ", word(targetText(final)), ".");
-    return say(from > 0 && ["Below, the decoder would say ", word(targetText(says[from - 1])), ". "], `From ${part.name.toLowerCase()} in layer ${part.layer} on, it would say `, word(targetText(final)), ".");
-  }
-
-  function sayPart(part, at, out) {
-    if (part.kind === "attention") {
-      const { inner } = recordOf(part), weights = row(inner.weights[state.head - 1], at), names = rowNames(part, inner);
-      const key = keyOf(weights), best = argmax(weights);
-      return say(`Head ${state.head} of ${named(part)}: `, part.side === "e" ? word(sourceText(at)) : ["the word after ", word(targetText(view.inputs[at]))],
-        ` gives ${percent(weights[key])} of its attention to `, word(names.keys[key]), key !== best && [`, and most (${percent(weights[best])}) to `, word(names.keys[best])], ".",
-        state.off.has(`head:${part.at}.${state.head}`) && " But the head is switched off, and passes on zeros.");
-    }
-    if (part.kind === "ff") {
-      const record = recordOf(part), hidden = row(record.inner.hidden, at);
-      return say(`Of its ${hidden.length} hidden numbers, ${hidden.filter((value) => value > 0).length} are above 0; ReLU has set the others to 0. The output is ${number(length(row(record.inner.output, at)), 1)} long, the vector that it is added to ${number(length(row(record.before, at)), 1)}.`);
-    }
-    if (part.kind === "embedding") {
-      const id = part.side === "e" ? view.ids[at] : view.inputs[at];
-      return say(word(part.side === "e" ? sourceText(at) : targetText(id)), ` is row ${id} of the table, and stands at position ${at}, counted from 0.`);
-    }
-    if (part.kind === "output") {
-      const [first, second] = view.ranked, logits = row(view.trace.logits, view.at);
-      return say(word(targetText(first.id)), ` has the largest logit, ${number(logits[first.id], 1)}, before `, word(targetText(second.id)), ` with ${number(logits[second.id], 1)}. The softmax makes that ${percent(first.probability)} against ${percent(second.probability)}.`);
-    }
-    return null;
-  }
-
-  // The token that the whole model would write here: how probable it was, and is.
-  function wasIs() {
-    const id = view.wholeTokens[view.at] ?? config.eos_id, now = view.ranked[0], was = Math.exp(view.wholeLogged[id]);
-    return [word(targetText(id)), ` was ${percent(was)}, is ${percent(probabilityOf(view.trace, id))}`, now.id !== id && ["; ", word(targetText(now.id)), ` has ${percent(now.probability)}`], ". "];
-  }
-
-  function sayBroken() {
-    if (!state.off.size) return say("Everything is on. Switch something off, and the sentence is translated again.");
-    const heads_off = [...state.off].filter((each) => each.startsWith("head:")).length;
-    const others = [...state.off].filter((each) => !each.startsWith("head:")).map((each) => SWITCHES.find(([name]) => name === each)?.[1] ?? each.replace(":", " in ").replace("_", " "));
-    return say(`Off: ${[...others, heads_off && `${heads_off} of ${heads} heads`].filter(Boolean).join(", ")}. `, ...(String(view.wholeTokens) === String(view.now.answer.tokens) ? ["The words stay the same."] : ["It was ", quoted(target.decode(view.wholeTokens)), ", it is ", quoted(target.decode(view.tokens)), "."]));
-  }
+  const { sayPair, sayNext, sayMap, sayPart, sayBroken, wasIs } = makeSayings({
+    get state() { return state; }, get view() { return view; }, get smoothed() { return tour !== null; },
+    config, parts, heads, target, sourceText, targetText, recordOf, rowNames, keyOf, probe, probabilityOf, shows,
+  });
 
   // What a card of the tour asks about, and how it gets there
 
@@ -923,6 +839,7 @@ function mount(root, data) {
     const tab = Object.keys(panes).find((name) => panes[name].contains(pointed));
     if (pointed) state = { ...state, tab: tab ?? "answer" };
     drawTabs();
+    if (!narrow && ["map", "detail"].includes(tab)) reveal(panes.map);
     if (pointed) tour.bring();
     else if (narrow) reveal(panes[state.tab], false);
   }

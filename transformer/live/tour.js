@@ -109,14 +109,14 @@ const CARDS = [
     title: "Only backwards",
     state: `${SELLS}&t=3&at=d1.self&h=2`,
     text: "On the right is the decoder, which writes the English. Its self-attention looks at the English words so far, and each of them looks only at itself and at earlier ones: the rest is masked.",
-    ask: "Why was the model trained with this mask?",
-    options: ["later words matter less", "the next word is what it must guess", "it is faster"],
-    right: () => "the next word is what it must guess",
+    ask: "We take the mask away. What will become of the translation?",
+    options: ["it breaks down", "it stays as it is", "other words come out"],
+    right: (see) => (see.changed === 0 ? "it stays as it is" : see.changed > 3 ? "it breaks down" : "other words come out"),
     task: "Switch the causal mask off.",
     points: '[data-key="here-causal"]',
     after: `${SELLS}&t=3&at=d1.self&h=2&off=causal&tab=detail`,
     done: (see) => see.state.off.has("causal"),
-    reveal: (see) => `In training the whole translation lies there, and a word that could look ahead would only have to copy. The trained model gets by without the mask here: *${see.words[3]}* was ${percent(see.chanceWas(see.words[3]))} and is ${see.chance}. A model trained without it would learn to copy, not to translate.`,
+    reveal: (see) => `${see.english === see.was ? "It stays" : "It is now"} “${see.english}”; *${see.words[3]}* was ${percent(see.chanceWas(see.words[3]))} and is ${see.chance}. While the model writes, the last word has nothing after it to look at. The mask is there for training, where the whole translation lies open: a word that could look ahead would only learn to copy it.`,
     chapter: 8,
   },
   {
@@ -189,6 +189,7 @@ function makeTour({ root, seen, go, link, changed }) {
   const control = (key, attributes, ...children) => h("button", { type: "button", "data-key": key, ...attributes }, ...children);
 
   function show(number, from = CARDS[number].state) {
+    if (card === null) makeRoom(true);
     card = number;
     guess = told = null;
     draw();
@@ -197,9 +198,14 @@ function makeTour({ root, seen, go, link, changed }) {
     panel.scrollTop = 0;
   }
 
+  // In the book the list of chapters makes room.
+  const chapters = document.querySelector(".bd-sidebar-primary:not(.pst-sidebar-hidden)");
+  const makeRoom = (open) => chapters?.classList.toggle("pst-sidebar-hidden", open);
+
   function close() {
     if (card === null) return;
     card = null;
+    makeRoom(false);
     draw();
     changed();
   }
@@ -239,6 +245,7 @@ function makeTour({ root, seen, go, link, changed }) {
 
   // After each change of the page: is the task done? Where is the part that is meant?
   function update() {
+    for (const each of root.querySelectorAll(".live-pointed")) each.classList.remove("live-pointed");
     if (card === null || !seen()) return;
     const { done, right, reveal, points } = CARDS[card], see = seen();
     if (!told && done(see)) {
@@ -246,7 +253,7 @@ function makeTour({ root, seen, go, link, changed }) {
       ticked.add(card);
       draw();
     }
-    for (const each of root.querySelectorAll(points)) each.classList.toggle("live-pointed", !told);
+    for (const each of root.querySelectorAll(points)) if (!told) each.classList.add("live-pointed");
   }
 
   draw();
