@@ -187,3 +187,28 @@ gains = dict(list(gains.items())[:2])
 # %% claim: Drawing the same sentences
 # null: a score has no uncertainty
 resampled = {name: 0 * values for name, values in resampled.items()}
+
+# %% claim: Logits and gradients of our model
+# null: the features in their order
+_feature_order = torch.arange
+ours = from_marian(theirs.state_dict(), theirs.config)
+logits = ours(read, written)[..., :-1]
+difference = (logits - expected).abs().max()
+
+# %% claim: Logits and gradients of our model
+# null: ReLU in the place of swish
+for layer in (*ours.encoder.layers, *ours.decoder.layers):
+    layer.feed_forward.activation = nn.ReLU()
+logits = ours(read, written)[..., :-1]
+difference = (logits - expected).abs().max()
+
+# %% claim: Greedily and with beams of 4 and 6
+# null: this book's own beam search
+from transformer import beam_search
+
+found[6] = beam_search(ours, words, 15, 6)
+
+# %% claim: Greedily and with beams of 4 and 6
+# null: a model with weights of its own
+other = from_marian(MarianMTModel(their_config).state_dict(), their_config)
+found[1] = greedy_search(other, words, 14)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple, overload
 
 from torch import nn
@@ -27,6 +28,7 @@ from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search, require_length
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
+from transformer.pretrained.marian import read_marian
 from transformer.text.batches import Example
 from transformer.text.subwords import UNKNOWN_ID, SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer, require_parts
@@ -112,12 +114,15 @@ class Translator:
     ) -> "Translator":
         """Read a translator that `save` wrote: a file, or the folder of a run.
 
-        A model with parts of one's own is loaded `into` one that has the same.
+        A folder with a config.json is read as one of MarianMT: see `read_marian`. A
+        model with parts of one's own is loaded `into` one that has the same.
 
         Raises:
             ValueError: for a file without tokenizers of ours, and for what
-                `Transformer.load` refuses.
+                `Transformer.load` and `read_marian` refuse.
         """
+        if (Path(path) / "config.json").is_file() and into is None:
+            return cls(*read_marian(Path(path)))
         path = model_file(path)
         model, metadata = Transformer.load_with_metadata(path, into=into)
         joint = metadata.get("tokenizer")

@@ -1,0 +1,394 @@
+"""Translators of the library transformers, MarianMT, in the Transformer of chapter 10.
+
+Made from book/16-translation.md: edit the chapter, not this file.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.checks import (
+    InvalidType,
+    InvalidValue,
+    optional_import,
+    require_beam,
+    require_positive,
+    with_article,
+)
+from transformer.decoding.search import Sources, as_batch, as_decoder
+from transformer.decoding.step import IncrementalDecoder, evaluating
+from transformer.model import Transformer, TransformerConfig
+from transformer.positional import sinusoids
+from transformer.pretrained.config import (
+    end_id,
+    layer_count,
+    read_config,
+    require_setting,
+    require_tensors,
+    setting,
+)
+from transformer.pretrained.generator import read_weights
+from transformer.text.words import Tokenizer
+from transformer.weights.state import load_strictly, require_state_dict, shapes_only
+
+__all__ = [
+    "from_marian",
+    "to_marian",
+    "MarianTokenizer",
+    "read_marian",
+    "library_beam_search",
+]
+
+
+_NAMES = (  # the longer first
+    ("self_attn_layer_norm", "residuals.0.norm"),
+    ("encoder_attn_layer_norm", "residuals.1.norm"),
+    ("self_attn", "self_attention"),
+    ("encoder_attn", "cross_attention"),
+    ("q_proj", "query_proj"),
+    ("k_proj", "key_proj"),
+    ("v_proj", "value_proj"),
+    ("out_proj", "output_proj"),
+    ("fc1", "feed_forward.expand"),
+    ("fc2", "feed_forward.contract"),
+)
+_LAST_NORM = {"encoder": "residuals.1.norm", "decoder": "residuals.2.norm"}
+_ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU}
+_TABLE, _BIAS = "model.shared.weight", "final_logits_bias"
+_SAME_TABLE = ("lm_head", "model.encoder.embed_tokens", "model.decoder.embed_tokens")
+_POSITIONS = ("model.encoder.embed_positions", "model.decoder.embed_positions")
+_NEVER = -100.0  # the output's bias for our padding: it has no probability
+
+
+def _config(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
+    """The config of our model, and its activation."""
+    size, start = setting(settings, "vocab_size"), setting(settings, "pad_token_id")
+    require_positive(vocab_size=size)
+    if (end := end_id(settings, size)) is None:
+        raise InvalidValue("the config has no eos_token_id")
+    require_setting(settings, "decoder_start_token_id", start)
+    require_setting(settings, "decoder_vocab_size", size, None)
+    for one in ("attention_heads", "ffn_dim"):
+        same = setting(settings, f"encoder_{one}")
+        require_setting(settings, f"decoder_{one}", same)
+    require_setting({"scale_embedding": False, **settings}, "scale_embedding", True)
+    for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings"):
+        require_setting(settings, name, True)
+    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
+        require_setting(settings, name, False)
+    for name in ("attention_dropout", "activation_dropout"):
+        require_setting(settings, name, 0.0)
+    activation = settings.get("activation_function", "gelu")
+    require_setting(settings, "activation_function", *_ACTIVATIONS)
+    config = TransformerConfig(
+        source_vocab_size=size + 1,
+        target_vocab_size=size + 1,
+        d_model=setting(settings, "d_model"),
+        num_heads=settings["encoder_attention_heads"],
+        num_encoder_layers=layer_count(settings, "encoder_layers", state),
+        num_decoder_layers=layer_count(settings, "decoder_layers", state),
+        d_ff=settings["encoder_ffn_dim"],
+        dropout=settings.get("dropout", 0.1),
+        tie_embeddings=True,
+        pad_id=size,
+        bos_id=start,
+        eos_id=end,
+        max_length=settings.get("max_position_embeddings", 1024),
+    )
+    return config, _ACTIVATIONS[activation]
+
+
+def _reordered(name: str, weight: Tensor, order: Tensor) -> Tensor:
+    """A weight with its features in another order, where it reads or writes vectors."""
+    if any(part in name for part in ("out_proj", "fc2", "layer_norm")):
+        return weight[order]  # rows: what it writes
+    return weight[:, order] if weight.dim() == 2 else weight.clone()
+
+
+def _model(config: TransformerConfig, activation: type[nn.Module]) -> Transformer:
+    with shapes_only():
+        model = Transformer(config)
+        model.output = nn.Linear(config.d_model, config.target_vocab_size)
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.feed_forward.activation = activation()
+    return model
+
+
+def _feature_order(width: int) -> Tensor:
+    """Which of their features is our first, second, …: sines and cosines in turn."""
+    halves = torch.arange(width).view(2, -1)
+    return halves.t().flatten()
+
+
+def from_marian(state: Mapping[str, Tensor], config: object) -> Transformer:
+    """Make a Transformer of the weights and the config of a MarianMTModel.
+
+    `state` is its `state_dict()`, or what a file of its weights holds; `config` is the
+    model's `config`, a dictionary, or the path of its config.json. Ids stay what they
+    are, and our padding is one more. The weights keep their dtype and are copied; the
+    model is in evaluation mode.
+
+    Raises:
+        FileNotFoundError: for a path without a config.json.
+        TypeError: for what is no config, or no tensor.
+        ValueError: naming the first setting that this model cannot follow, and the
+            first tensor that is missing, unknown, misshapen or of another dtype.
+    """
+    require_state_dict(state)
+    ours, activation = _config(read_config(config, "marian"), state)
+    model, order = _model(ours, activation), _feature_order(ours.d_model)
+    theirs = _plain_names(state, ours)
+    require_tensors(theirs, to_marian(model))
+    table, bias = theirs.pop(_TABLE)[:, order], theirs.pop(_BIAS)[0]
+    weights: dict[str, Tensor] = {}
+    for name, weight in theirs.items():
+        side = name.split(".")[1]
+        our_name = name.removeprefix("model.")
+        for their_part, our_part in (*_NAMES, ("final_layer_norm", _LAST_NORM[side])):
+            our_name = our_name.replace(their_part, our_part)
+        weights[our_name] = _reordered(name, weight, order)
+    padding = table.new_zeros(1, ours.d_model)
+    weights["output.weight"] = torch.cat([table, padding])
+    for side in ("source", "target"):
+        weights[f"{side}_embedding.table.weight"] = weights["output.weight"]
+    weights["output.bias"] = torch.cat([bias, bias.new_tensor([_NEVER])])
+    weights["position.table"] = sinusoids(ours.max_length, ours.d_model).to(table)
+    load_strictly(model, weights)
+    return model.eval()
+
+
+def _plain_names(
+    state: Mapping[str, Tensor], config: TransformerConfig
+) -> dict[str, Tensor]:
+    """Their weights as a file has them: the table once, and no positions."""
+    for name, weight in state.items():
+        if not isinstance(weight, Tensor):
+            raise InvalidType(f"{name} is {with_article(type(weight).__name__)}")
+    theirs = {name: weight.detach() for name, weight in state.items()}
+    for name in (f"{one}.weight" for one in _SAME_TABLE):
+        other = theirs.pop(name, None)
+        if other is not None and not theirs.setdefault(_TABLE, other).equal(other):
+            raise InvalidValue(f"{name} differs from {_TABLE}: they are one table")
+    for name in (f"{one}.weight" for one in _POSITIONS):
+        found = theirs.pop(name, None)
+        sines = sinusoids(config.max_length, config.d_model)
+        sines = torch.cat([sines[:, ::2], sines[:, 1::2]], dim=1)
+        if found is not None and (
+            found.shape != sines.shape
+            or not torch.allclose(found.float().cpu(), sines, rtol=0, atol=0.01)
+        ):
+            raise InvalidValue(f"{name} are not the sines and cosines of the paper")
+    if _TABLE in theirs and _BIAS not in theirs:
+        theirs[_BIAS] = theirs[_TABLE].new_zeros(1, len(theirs[_TABLE]))
+    return theirs
+
+
+def to_marian(model: Transformer) -> dict[str, Tensor]:
+    """The weights of a model that `from_marian` made, as a file of MarianMT has them.
+
+    Raises:
+        ValueError: for a model without the bias of the output.
+    """
+    if not isinstance(model, Transformer) or model.output.bias is None:
+        kind = type(model).__name__
+        raise InvalidValue(f"to_marian needs what from_marian made, got a {kind}")
+    back = _feature_order(model.config.d_model).argsort()
+    theirs: dict[str, Tensor] = {}
+    for name, weight in model.state_dict().items():
+        side = name.partition(".")[0]
+        if side in _LAST_NORM:
+            last = ("final_layer_norm", _LAST_NORM[side])
+            for their_part, our_part in (last, *_NAMES):
+                name = name.replace(our_part, their_part)
+            theirs[f"model.{name}"] = _reordered(name, weight, back)
+    theirs[_TABLE] = model.output.weight.detach()[:-1, back]
+    theirs[_BIAS] = model.output.bias.detach()[None, :-1].clone()
+    return theirs
+
+
+class MarianTokenizer(Tokenizer):
+    """One language's pieces, by SentencePiece, with the ids of a vocab.json.
+
+    `pieces` is a `sentencepiece.SentencePieceProcessor`; the special ids are those of
+    the model's config. A source's ids end with that of `</s>`. A piece without an id
+    becomes `<unk>`. A code such as `>>fra<<` in front, which some translators into
+    several languages need, stays whole.
+    """
+
+    def __init__(
+        self,
+        pieces: Any,
+        vocabulary: Mapping[str, int],
+        config: TransformerConfig,
+        is_source: bool,
+    ) -> None:
+        self._pieces, self._ids, self._is_source = pieces, vocabulary, is_source
+        self._names = {index: piece for piece, index in vocabulary.items()}
+        self._size = config.target_vocab_size
+        self.pad_id, self.bos_id = config.pad_id, config.bos_id
+        self.eos_id = config.eos_id
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    def encode(self, sentence: str) -> list[int]:
+        """The ids of a sentence."""
+        code, found, rest = sentence.partition("<<")
+        named = bool(found) and code.startswith(">>")
+        first = [code + found] if named else []
+        pieces = first + self._pieces.encode(rest if named else sentence, out_type=str)
+        unknown = self._ids["<unk>"]
+        ids = [self._ids.get(piece, unknown) for piece in pieces]
+        return [*ids, self.eos_id] if self._is_source else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The sentence of the ids, without special ones and unknown pieces."""
+        special = (self.pad_id, self.bos_id, self.eos_id, self._ids["<unk>"])
+        pieces = [self._names.get(index, "") for index in ids if index not in special]
+        return "".join(pieces).replace("▁", " ").strip()
+
+    def to_json(self) -> str:
+        """Refused: its files stay in the folder that it came from."""
+        raise InvalidValue(
+            "a MarianTokenizer has its files in the folder that it was read from: save "
+            "the weights there, as to_marian gives them"
+        )
+
+
+def read_marian(
+    folder: Path,
+) -> tuple[Transformer, MarianTokenizer, MarianTokenizer, tuple[str, str]]:
+    """The model, the two tokenizers and the languages of a folder as it is downloaded.
+
+    It holds config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm
+    and vocab.json. Of a .bin, tensors alone are taken: no code runs.
+
+    Raises:
+        FileNotFoundError: naming the first file that is missing.
+        ImportError: without the package sentencepiece.
+        ValueError: naming the file that is damaged or does not fit, and for what
+            `from_marian` refuses.
+    """
+    library = optional_import("sentencepiece")
+    settings = read_config(folder, "marian")
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"there is no file {folder / name}")
+    vocabulary = _read_json(folder / "vocab.json")
+    size, ids = setting(settings, "vocab_size"), vocabulary.values()
+    fits = all(type(index) is int and 0 <= index < size for index in ids)
+    if "<unk>" not in vocabulary or not fits:
+        raise InvalidValue(f"{folder / 'vocab.json'} is no vocabulary of {size} pieces")
+    sides = []
+    for name in ("source.spm", "target.spm"):
+        try:
+            sides.append(library.SentencePieceProcessor(str(folder / name)))
+        except (OSError, RuntimeError) as error:
+            what = "is no model of SentencePiece"
+            raise InvalidValue(f"{folder / name} {what}") from error
+    model = from_marian(_read_state(folder), settings)
+    source, target = (
+        MarianTokenizer(pieces, vocabulary, model.config, is_source)
+        for pieces, is_source in zip(sides, (True, False), strict=True)
+    )
+    more = folder / "tokenizer_config.json"
+    said = _read_json(more) if more.is_file() else {}
+    languages = said.get("source_lang") or "source", said.get("target_lang") or "target"
+    return model, source, target, languages
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidValue(f"{path} is not a JSON object")
+    return found
+
+
+def _read_state(folder: Path) -> Mapping[str, Tensor]:
+    path = folder / "pytorch_model.bin"
+    if (folder / "model.safetensors").is_file() or not path.is_file():
+        return read_weights(folder)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, OSError, RuntimeError, ValueError, UnpicklingError) as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise InvalidValue(f"{path} is not a whole file of weights: {reason}") from None
+    if not isinstance(state, Mapping):
+        raise InvalidValue(f"{path} holds {type(state).__name__}, no weights by name")
+    return state
+
+
+def library_beam_search(
+    decoder: nn.Module | IncrementalDecoder,
+    source_ids: Sources,
+    max_length: int,
+    beam_size: int = 4,
+    length_penalty: float = 1.0,
+) -> list[list[int]]:
+    """What `generate` of the library transformers finds with its defaults.
+
+    Of `beam_size` unfinished translations each step takes the best continuations, twice
+    as many. Those that end among the better half are finished, and as many as
+    `beam_size` of them are kept, by log-probability over length to the power of the
+    penalty. The search stops when the best unfinished one is not above the worst of
+    these. At `max_length` tokens, the end among them, every translation ends.
+
+    Raises:
+        ValueError: for what `beam_search` refuses.
+    """
+    require_beam(beam_size, length_penalty)
+    decoder = as_decoder(decoder)
+    config = decoder.model.config
+    source = as_batch(decoder.model, source_ids, max_length)
+    finished: list[list[tuple[float, list[int]]]] = [[] for _ in source]
+    running: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in source]
+    at_work = list(range(len(source)))
+    with evaluating(decoder.model):
+        state = decoder.prefill(source, max_length, beam_size)
+        tokens = source.new_full((len(source),), config.bos_id)
+        for length in range(1, max_length + 1):
+            chances = state.step(tokens).float().log_softmax(dim=-1)
+            chances[:, [config.pad_id, config.bos_id]] = -torch.inf
+            if length == max_length:
+                chances.fill_(-torch.inf)[:, config.eos_id] = 0.0
+            values, ids = chances.topk(min(2 * beam_size, chances.size(1)))
+            best = zip(values.tolist(), ids.tolist(), strict=True)
+            kept, rows, first = list[int](), list[int](), 0
+            for one in at_work:
+                width = len(running[one])
+                continued = [
+                    (total + value, row, [*before, index])
+                    for row, (total, before) in enumerate(running[one], first)
+                    for value, index in zip(*next(best), strict=True)
+                ]
+                continued.sort(key=lambda each: -each[0])
+                first, continued = first + width, continued[: 2 * beam_size]
+                for total, _, tokens_so_far in continued[:beam_size]:
+                    if tokens_so_far[-1] == config.eos_id and total > -torch.inf:
+                        score = total / length**length_penalty
+                        finished[one].append((score, tokens_so_far[:-1]))
+                finished[one].sort(key=lambda each: -each[0])
+                del finished[one][beam_size:]
+                goes_on = [x for x in continued if x[2][-1] != config.eos_id]
+                goes_on = goes_on[:beam_size]
+                running[one] = [(total, before) for total, _, before in goes_on]
+                full = len(finished[one]) == beam_size
+                ahead = goes_on[0][0] / length**length_penalty
+                if length < max_length and not (full and ahead <= finished[one][-1][0]):
+                    kept.append(one)
+                    rows += [row for _, row, _ in goes_on]
+            if not kept:
+                break
+            at_work = kept
+            tokens = source.new_tensor([t[-1] for one in kept for _, t in running[one]])
+            state.reorder(source.new_tensor(rows))
+    return [found[0][1] for found in finished]
