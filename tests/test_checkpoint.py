@@ -15,11 +15,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from transformer.weights.files import (
-    read_checkpoint,
+    read_tensors,
     read_training_state,
     remove_partial_files,
     write_atomically,
-    write_checkpoint,
+    write_tensors,
     write_training_state,
 )
 
@@ -33,8 +33,8 @@ STATE = {
 }
 
 
-def write_tensors(path: Path) -> None:
-    write_checkpoint(path, TENSORS, METADATA)
+def write_model(path: Path) -> None:
+    write_tensors(path, TENSORS, METADATA)
 
 
 def write_state(path: Path) -> None:
@@ -42,7 +42,7 @@ def write_state(path: Path) -> None:
 
 
 KINDS = {
-    "checkpoint": (write_tensors, read_checkpoint),
+    "checkpoint": (write_model, read_tensors),
     "training state": (write_state, read_training_state),
 }
 kinds = pytest.mark.parametrize(("write", "read"), KINDS.values(), ids=KINDS)
@@ -61,8 +61,8 @@ def refusal(read, path) -> str:
 
 def test_tensors_and_text_come_back_as_they_were(tmp_path) -> None:
     path = tmp_path / "new" / "folder" / "file"
-    write_tensors(path)
-    tensors, metadata = read_checkpoint(path)
+    write_model(path)
+    tensors, metadata = read_tensors(path)
     assert metadata == METADATA
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
@@ -72,7 +72,7 @@ def test_tensors_and_text_come_back_as_they_were(tmp_path) -> None:
 
 def test_any_reader_of_safetensors_reads_a_checkpoint(tmp_path) -> None:
     path = tmp_path / "file"
-    write_tensors(path)
+    write_model(path)
     assert load_file(path)["b"].equal(TENSORS["b"])
     with safe_open(path, framework="pt") as file:
         (entry,) = file.metadata().values()
@@ -81,11 +81,11 @@ def test_any_reader_of_safetensors_reads_a_checkpoint(tmp_path) -> None:
 
 def test_the_same_content_makes_the_same_bytes(tmp_path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    write_tensors(one)
+    write_model(one)
     backwards = dict(reversed(METADATA.items()))
     transposed = TENSORS | {"a": torch.tensor([[1], [2]]).T}
     for _ in range(5):
-        write_checkpoint(other, dict(reversed(transposed.items())), backwards)
+        write_tensors(other, dict(reversed(transposed.items())), backwards)
         assert other.read_bytes() == one.read_bytes()
 
 
@@ -97,7 +97,7 @@ def test_any_single_bit_turned_is_refused(tmp_path, write, read, monkeypatch) ->
     whole = path.read_bytes()
     turned = bytearray(whole)
     monkeypatch.setattr(Path, "read_bytes", lambda self: bytes(turned))
-    step = 1 if read is read_checkpoint else 97
+    step = 1 if read is read_tensors else 97
     for bit in range(0, 8 * len(whole), step):
         turned[:] = whole
         turned[bit // 8] ^= 1 << bit % 8
@@ -152,34 +152,34 @@ def test_a_file_is_read_once(tmp_path, write, read, monkeypatch) -> None:
 def test_weights_of_one_memory_are_written_as_two(tmp_path) -> None:
     one, path = torch.randn(4, 3), tmp_path / "file"
     tensors = {"a": one, "b": one, "rows": one[1:], "turned": one.T, "none": one[:0]}
-    write_checkpoint(path, tensors, {})
-    found, _ = read_checkpoint(path)
+    write_tensors(path, tensors, {})
+    found, _ = read_tensors(path)
     assert all(found[name].equal(tensor) for name, tensor in tensors.items())
 
 
 def test_a_tensor_in_the_place_of_the_text_is_refused(tmp_path) -> None:
-    write_checkpoint(tmp_path / "file", TENSORS, {})
+    write_tensors(tmp_path / "file", TENSORS, {})
     before = (tmp_path / "file").read_bytes()
     with pytest.raises(ValueError, match="'__metadata__', it is reserved"):
-        write_checkpoint(tmp_path / "file", {"__metadata__": torch.zeros(2)}, {})
+        write_tensors(tmp_path / "file", {"__metadata__": torch.zeros(2)}, {})
     assert (tmp_path / "file").read_bytes() == before
 
 
 @pytest.mark.plain
 def test_metadata_that_is_no_text_is_refused_by_name(tmp_path) -> None:
     with pytest.raises(TypeError, match="must be text, got 3 for 'epoch'"):
-        write_checkpoint(tmp_path / "file", TENSORS, {"epoch": 3})
+        write_tensors(tmp_path / "file", TENSORS, {"epoch": 3})
     with pytest.raises(TypeError, match="must be text, got 'a' for 1"):
-        write_checkpoint(tmp_path / "file", TENSORS, {1: "a"})
+        write_tensors(tmp_path / "file", TENSORS, {1: "a"})
 
 
 @pytest.mark.parametrize(("key", "value"), [("a", "x\ud800y"), ("a\udfff", "x")])
 def test_metadata_that_is_not_unicode_is_refused_by_name(tmp_path, key, value) -> None:
     path = tmp_path / "file"
-    write_tensors(path)
+    write_model(path)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=r"surrogates not allowed"):
-        write_checkpoint(path, TENSORS, {key: value})
+        write_tensors(path, TENSORS, {key: value})
     assert path.read_bytes() == before
 
 
@@ -188,14 +188,14 @@ def test_metadata_that_is_not_unicode_is_refused_by_name(tmp_path, key, value) -
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     path = tmp_path / "file"
-    write_tensors(path)
+    write_model(path)
     before = path.read_bytes()
 
     def full(*_) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    for write in (write_tensors, write_state):
+    for write in (write_model, write_state):
         with pytest.raises(OSError, match="No space left"):
             write(path)
     assert path.read_bytes() == before

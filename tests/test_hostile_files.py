@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from transformer import Llama, Transformer, TransformerConfig
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel
-from transformer.weights.files import read_checkpoint, write_checkpoint
+from transformer.weights.files import read_tensors, write_tensors
 
 pytestmark = pytest.mark.plain
 
@@ -75,9 +75,9 @@ def test_the_package_reads_pickles_with_weights_only() -> None:
 def forge(path, change) -> None:
     """A good file, changed by one who knows how to make the checksum fit."""
     small().save(path)
-    tensors, metadata = read_checkpoint(path)
+    tensors, metadata = read_tensors(path)
     change(metadata, tensors)
-    write_checkpoint(path, tensors, metadata)
+    write_tensors(path, tensors, metadata)
 
 
 def config(**changes):
@@ -192,9 +192,9 @@ def test_a_model_of_another_precision_keeps_it(tmp_path, dtype) -> None:
 def test_a_tied_model_without_its_table_is_refused(tmp_path) -> None:
     path = tmp_path / "file"
     small(tie_embeddings=True).save(path)
-    tensors, metadata = read_checkpoint(path)
+    tensors, metadata = read_tensors(path)
     del tensors["source_embedding.table.weight"]
-    write_checkpoint(path, tensors, metadata)
+    write_tensors(path, tensors, metadata)
     assert "embedding.table.weight" in refusal(path)
 
 
@@ -211,7 +211,7 @@ def test_a_claim_of_many_layers_is_refused_without_making_them(tmp_path, kind) -
         more = {"num_kv_heads": 1} if kind is Llama else {}
         claimed = kind.config_class(8, num_layers=layers, **sizes, **more)
     text = json.dumps(dataclasses.asdict(claimed))
-    write_checkpoint(path, tensors, {"config": text, "class": kind.__name__})
+    write_tensors(path, tensors, {"config": text, "class": kind.__name__})
     made = []
     handle = register_module_module_registration_hook(lambda *new: made.append(new))
     try:

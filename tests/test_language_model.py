@@ -31,7 +31,7 @@ from transformer.positional import PositionalEncoding
 from transformer.pretrained.gpt2 import from_gpt2, to_gpt2
 from transformer.text.subwords import SubwordTokenizer
 from transformer.weights import files
-from transformer.weights.files import read_checkpoint, write_checkpoint
+from transformer.weights.files import read_tensors, write_tensors
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import language_model as benchmark
@@ -284,10 +284,10 @@ def test_a_file_gives_the_model_back(kind, tmp_path) -> None:
     assert again(ids).equal(model(ids))
     again.save(tmp_path / "again.safetensors", {"tokens": "letters"})
     assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
-    assert read_checkpoint(path)[1]["tokens"] == "letters"
+    assert read_tensors(path)[1]["tokens"] == "letters"
     if kind is GPT2:
         assert again.output.weight is again.embedding.weight
-        assert "output.weight" not in read_checkpoint(path)[0]
+        assert "output.weight" not in read_tensors(path)[0]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -306,7 +306,7 @@ def test_a_gpt2_that_is_no_longer_tied_is_not_saved(tmp_path) -> None:
     model = small(kind=GPT2)
     model.output.weight = nn.Parameter(model.output.weight.detach().clone())
     model.save(tmp_path / "model")  # two equal weights are one, for a file
-    assert "output.weight" not in read_checkpoint(tmp_path / "model")[0]
+    assert "output.weight" not in read_tensors(tmp_path / "model")[0]
     with torch.no_grad():
         model.output.weight[0] += 1
     with pytest.raises(ValueError, match=r"differs from embedding\.weight"):
@@ -318,10 +318,10 @@ def spoilt(fields=None, tensors=None):
 
     def write(path):
         small().save(path)
-        found, metadata = read_checkpoint(path)
+        found, metadata = read_tensors(path)
         config = json.loads(metadata["config"]) | (fields or {})
         metadata["config"] = json.dumps(config)
-        write_checkpoint(path, found | (tensors or {}), metadata)
+        write_tensors(path, found | (tensors or {}), metadata)
 
     return write
 

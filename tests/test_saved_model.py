@@ -23,7 +23,7 @@ from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import RMSNorm
 from transformer.cli import main
 from transformer.text.subwords import SubwordTokenizer
-from transformer.weights.files import read_checkpoint, write_checkpoint
+from transformer.weights.files import read_tensors, write_tensors
 
 pytestmark = pytest.mark.plain
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 16}
@@ -174,13 +174,13 @@ def test_a_class_keeps_its_name_when_its_script_is_imported(tmp_path) -> None:
     path, model = tmp_path / "model", small()
     put_gelu(model)
     model.save(path)
-    tensors, metadata = read_checkpoint(path)
+    tensors, metadata = read_tensors(path)
     place = "encoder.layers.1.feed_forward"
     metadata["parts"] = json.dumps({place: "__main__.GELU"})
-    write_checkpoint(path, tensors, metadata)
+    write_tensors(path, tensors, metadata)
     Transformer.load(path, into=model)
     metadata["parts"] = json.dumps({place: "__main__.LU"})
-    write_checkpoint(path, tensors, metadata)
+    write_tensors(path, tensors, metadata)
     with pytest.raises(ValueError, match=r"__main__\.LU"):
         Transformer.load(path, into=model)
 
@@ -191,8 +191,8 @@ def test_a_class_keeps_its_name_when_its_script_is_imported(tmp_path) -> None:
 def test_forged_parts_are_refused(parts, tmp_path) -> None:
     path = tmp_path / "model"
     small().save(path)
-    tensors, metadata = read_checkpoint(path)
-    write_checkpoint(path, tensors, metadata | {"parts": parts})
+    tensors, metadata = read_tensors(path)
+    write_tensors(path, tensors, metadata | {"parts": parts})
     with pytest.raises(ValueError, match=r"model has no list of foreign parts: "):
         Transformer.load(path)
 

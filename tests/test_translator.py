@@ -24,7 +24,7 @@ from transformer.text.words import (
     Vocabulary,
     WordTokenizer,
 )
-from transformer.weights.files import read_checkpoint
+from transformer.weights.files import read_tensors
 
 # A random model seldom ends: what is said of that is tested where it matters.
 pytestmark = pytest.mark.filterwarnings("ignore:.*translations reached no end")
@@ -435,7 +435,7 @@ def test_two_word_tokenizers_are_kept_with_the_model(phrasebook, tmp_path):
     assert again.translate("Il a deux chats noirs") == "He has two black cats"
     assert again.languages == phrasebook.languages == ("fr", "en")
     assert not again.model.training
-    _, metadata = read_checkpoint(path)
+    _, metadata = read_tensors(path)
     sides = ["source_tokenizer", "target_tokenizer"]
     assert sorted(metadata) == ["class", "config", "languages", "parts", *sides]
     assert '"sœur"' in metadata["source_tokenizer"]
@@ -456,7 +456,7 @@ def test_a_joint_tokenizer_is_kept_once(tmp_path, text):
     subwords = SubwordTokenizer.train(["Le chat, the cat", "漢字"], 40, text)
     model = random_model(subwords.vocab_size)
     Translator(model, subwords, subwords, ("de", "en")).save(tmp_path / "m")
-    _, metadata = read_checkpoint(tmp_path / "m")
+    _, metadata = read_tensors(tmp_path / "m")
     assert sorted(metadata) == ["class", "config", "languages", "parts", "tokenizer"]
     (tmp_path / "m").rename(tmp_path / "model.safetensors")
     for path in (tmp_path, tmp_path / "model.safetensors"):  # the folder of a run

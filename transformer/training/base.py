@@ -16,7 +16,7 @@ from transformer.training.loop import StepMetrics
 from transformer.training.run_folder import RunFolder, RunInfo, digest_of
 from transformer.training.state import TrainingState
 from transformer.weights.classes import class_name, foreign_parts
-from transformer.weights.files import read_checkpoint
+from transformer.weights.files import read_tensors
 from transformer.weights.saved_model import config_ties
 
 __all__ = ["Trainer"]
@@ -84,7 +84,7 @@ class Trainer(abc.ABC):
     def _mend_best(self, folder: RunFolder) -> None:
         """Write the best weights again where their file is gone or damaged."""
         try:
-            read_checkpoint(folder.path / "model.safetensors")
+            read_tensors(folder.path / "model.safetensors")
         except (ValueError, OSError):
             folder.save_best(self.with_tokenizers(self.state.model))
 

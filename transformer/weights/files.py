@@ -26,8 +26,8 @@ __all__ = [
     "open_atomically",
     "write_atomically",
     "remove_partial_files",
-    "write_checkpoint",
-    "read_checkpoint",
+    "write_tensors",
+    "read_tensors",
     "model_file",
     "write_training_state",
     "read_training_state",
@@ -96,7 +96,7 @@ def _entry(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     return json.dumps(content, sort_keys=True, ensure_ascii=False)
 
 
-def write_checkpoint(
+def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
     """Write tensors and text to one safetensors file, whole or not at all.
@@ -129,8 +129,8 @@ def _read(path: Path, kind: str) -> bytes:
     return path.read_bytes()
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata that `write_checkpoint` wrote.
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata that `write_tensors` wrote.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -19,7 +19,7 @@ from transformer.weights.classes import (
     registered_class,
     registered_classes,
 )
-from transformer.weights.files import model_file, read_checkpoint, write_checkpoint
+from transformer.weights.files import model_file, read_tensors, write_tensors
 from transformer.weights.state import (
     require_floats,
     require_same_weights,
@@ -93,7 +93,7 @@ class SavedModel(nn.Module):
             "config": json.dumps(dataclasses.asdict(self.config)),
             "parts": json.dumps(foreign_parts(self)),
         }
-        write_checkpoint(Path(path), weights, {**(metadata or {}), **own})
+        write_tensors(Path(path), weights, {**(metadata or {}), **own})
 
     def weights_to_save(self) -> dict[str, Tensor]:
         """The weights as a file holds them: each once, if it has several names.
@@ -164,7 +164,7 @@ class SavedModel(nn.Module):
         checked before a model is changed or handed out.
         """
         path = model_file(path)
-        tensors, metadata = read_checkpoint(path)
+        tensors, metadata = read_tensors(path)
         name, config, parts = (metadata.pop(key, "") for key in _OWN)
         kinds = [kind for kind in (cls, *others) if _known(kind).__name__ == name]
         if not kinds:
