@@ -121,6 +121,7 @@ def test_batches_refuse_what_does_not_fit(lengths, budget, message):
         split_by_tokens(lengths, budget)
 
 
+@pytest.mark.plain  # the grammar has no shapes
 def test_batches_of_a_seed_are_those_of_every_printed_number():
     examples = phrasebook_examples(sample_pairs(500, seed=0))
     lengths = [example_length(example) for example in examples]

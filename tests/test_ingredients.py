@@ -9,8 +9,11 @@ from small_runs import ROOT, write_corpus
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import ingredients
+import pytest
 import translation
 from ingredients import TINY, VARIANTS
+
+pytestmark = pytest.mark.plain  # no shapes here, and many steps
 
 
 def choices(preset):

@@ -16,6 +16,7 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.training.loop import paper_adam
 from transformer.training.loss import label_smoothed_loss
 
+pytestmark = pytest.mark.plain  # the program has no shapes, and very many calls
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "transformer" / "micro.py"
 SIZES = [(16, 2, 32, 1), (24, 4, 20, 2)]

@@ -400,6 +400,7 @@ def test_moses_style_is_undone(sentence, language, plain):
 SIGNS = "aA dlsqu'’.,;&#391amp<>-–—…\"[]|İΣ\u0301é\n"
 
 
+@pytest.mark.plain  # no shapes here
 @given(st.text(max_size=20) | st.text(alphabet=SIGNS, max_size=20))
 @example("I'd've")
 @example("&#38;#88;")
