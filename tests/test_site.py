@@ -506,6 +506,32 @@ def test_search_finds_what_readers_type_and_its_section(home: str, page: Page) -
     assert not wrong
     *_, excerpt = page.evaluate(SEARCHED, FOUND[1][:2])
     assert "vector … with its … numbers" in excerpt, "where a formula stands"
+    for query, name in (("attention", "04-attention"), ("KV cache", "13-decoding")):
+        pages = page.evaluate(
+            """query => Search._performSearch(...Search._parseQuery(query)).reverse()
+              .map(([page]) => page).filter(page => page !== "book/glossary")""",
+            query,
+        )
+        assert pages[0] == f"book/{name}", pages
+    excerpt = page.evaluate(SEARCHED, ["query of sa", "14-attention-maps"])[-1]
+    assert "0." not in excerpt, "the table of a view that stands still"
+
+
+def test_the_search_page_says_plainly_what_it_found(home: str, page: Page) -> None:
+    page.goto(f"{home}/search.html?q=zzzqqq")
+    status = page.locator("#search-results .search-summary, #search-results p").first
+    page.get_by_text("Nothing was found. Try a single word").wait_for(timeout=20_000)
+    assert "categories" not in page.locator("#search-results").inner_text()
+    assert status.count()
+    weight = "e => getComputedStyle(e).fontWeight"
+    assert page.locator("h1").evaluate(weight) == "600"
+    overlap = page.locator("form.bd-search:visible").evaluate(
+        """form => { const box = form.querySelector("input");
+          return form.querySelector("i").getBoundingClientRect().right
+            - box.getBoundingClientRect().left
+            - parseFloat(getComputedStyle(box).paddingLeft); }"""
+    )
+    assert overlap < 0, "the magnifier lies on the first letter"
 
 
 def test_a_result_leads_to_its_section_and_opens_it(home: str, page: Page) -> None:
@@ -520,10 +546,36 @@ def test_a_result_leads_to_its_section_and_opens_it(home: str, page: Page) -> No
     assert -5 < section.bounding_box()["y"] < 200
 
 
-def test_search_from_the_disk_leads_to_sections_by_their_headings(page: Page) -> None:
+def test_search_from_the_disk_leads_to_sections_by_their_headings(
+    browser: Browser,
+) -> None:
+    page, thrown = browser.new_page(), list[str]()
+    page.on("pageerror", lambda error: thrown.append(str(error)))
     page.goto(f"{(SITE / 'search.html').as_uri()}?q=warm-up learning rate")
     section = "#the-learning-rate-warm-up-then-decay"
     page.locator(f"#search-results a[href$='{section}']").wait_for(timeout=20_000)
+    page.locator("#search-results li").nth(3).wait_for()
+    page.evaluate("fetch('index.html')")  # as each result did, and lost
+    assert not thrown
+    page.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_shared(name: str) -> None:
+    text = (SITE / f"{name}.html").read_text(encoding="utf-8")
+    assert len(re.findall(r'<meta[^>]*name="viewport"', text)) == 1
+    assert len(re.findall(r'<meta[^>]*name="description" content=".{20,}"', text)) == 1
+    (card,) = re.findall(r'property="og:image" content="([^"]+)"', text)
+    assert (SITE / urljoin(f"{name}.html", card)).exists()
+
+
+def test_the_target_of_a_link_is_marked_for_a_moment(home: str, page: Page) -> None:
+    page.goto(f"{home}/{ATTENTION}.html#the-formula")
+    ground = "e => getComputedStyle(e).backgroundColor"
+    heading = page.locator("#the-formula > h2")
+    assert heading.evaluate("e => getComputedStyle(e).animationName") == "found"
+    heading.evaluate("e => e.getAnimations().forEach(each => each.finish())")
+    assert heading.evaluate(ground) == "rgba(0, 0, 0, 0)"
 
 
 @pytest.mark.parametrize("width", [1200, 400])

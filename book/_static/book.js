@@ -206,7 +206,7 @@ addEventListener("load", () => {
     from get gets use used using have has`.split(/\s+/);
   const CALLED = { // what others call it, and the book's words for it
     __proto__: null,
-    batchnorm: "batch normalisation", bf16: "bfloat16", bpe: "byte-pair encoding", complexity: "cost",
+    batchnorm: "batch normalisation", kvcache: "keys and values are computed once cache", bf16: "bfloat16", bpe: "byte-pair encoding", complexity: "cost",
     custom: "own", ddp: "processes", decrease: "fall", gqa: "grouped-query", hallucination: "invents",
     interpretability: "explain", kv: "key value", layernorm: "layer normalisation", mlp: "feed-forward",
     moe: "experts", mqa: "grouped-query", multiple: "several", noam: "warm-up", needweights: "attention weights",
@@ -215,6 +215,12 @@ addEventListener("load", () => {
     speed: "faster", sqrt: "square root", tied: "tying", vit: "vision transformer",
   };
   const APART = /^(exercises|(three|five) lines to remember|further reading)$/i;
+  // Sphinx's words, in the book's.
+  const SAID = {
+    "Your search did not match any documents. Please make sure that all words are spelled correctly and that you've selected enough categories.":
+      "Nothing was found. Try a single word, or one of the field's own, such as mask or softmax.",
+    "Search finished, found ${resultCount} page(s) matching the search query.": "${resultCount} found, the best first.",
+  };
   const WORTH = { bibliography: 0.3, api: 0.5, sources: 0.6, glossary: 0.7, notation: 0.7, ledger: 0.8, intro: 0.8, misconceptions: 0.9 };
   const british = (text) => text.toLowerCase().replace(/iz(?=[aei])/g, "is");
   const plain = (text) => british(text).replace(/[^a-z0-9]/g, "");
@@ -275,10 +281,11 @@ addEventListener("load", () => {
       const sections = Object.entries(alltitles).flatMap(([title, places]) => places
         .filter(([page, id]) => page === file && !/^ex-|solution-\d/.test(id ?? "") && !APART.test(title))
         .map(([, id]) => ({ title, id, score: heading(title) / all })));
-      const short = name.split("/").pop().replace(/-/g, " "); // 08 masks: what the page is about
+      const short = name.split("/").pop().replace(/^\d+-/, "").replace(/-/g, " "); // masks: what the page is about
       const best = sections.sort((a, b) => b.score - a.score)[0];
       const at = best?.id && best.score > 0.5 ? best : null;
-      const score = held * held * (1 + (best?.score ?? 0) + heading(short) / all) * (WORTH[short] ?? 1);
+      const about = heading(short) / all + (plain(short) === plain(query) ? 0.5 : 0);
+      const score = held * held * (1 + (best?.score ?? 0) + about) * (WORTH[short] ?? 1);
       const title = at ? `${titles[file]} › ${at.title}` : titles[file];
       return { held, row: result(file, title, at ? `#${at.id}` : "", score) };
     }).filter(({ held, row }) => held > 0.3 && !(first && row[0].endsWith("/glossary")));
@@ -296,7 +303,7 @@ addEventListener("load", () => {
   // The section of a page, or the entry of the glossary, that holds most of the words.
   const excerpt = (html, searched, anchor) => {
     const page = new DOMParser().parseFromString(html, "text/html");
-    for (const e of page.querySelectorAll("div.cell, svg, nav, script, style, summary, .headerlink, .section-number, .exercise, .solution")) e.remove();
+    for (const e of page.querySelectorAll("div.cell, [data-live], [class^='live-'], .doors-name, .take-home, .made-here, svg, nav, script, style, summary, .headerlink, .section-number, .exercise, .solution")) e.remove();
     for (const e of page.querySelectorAll(".math, math")) e.replaceWith("…");
     for (const e of page.querySelectorAll("td, th, li")) e.append(" ");
     const sections = [...page.querySelectorAll("article section[id], dl.glossary > dd")].reverse().map((part) => {
@@ -336,6 +343,11 @@ addEventListener("load", () => {
     stopwords.push(...OFTEN);
     Search._performSearch = search;
     Search.makeSearchSummary = excerpt;
+    Object.assign(Documentation.TRANSLATIONS, SAID);
+    if (location.protocol === "file:") { // where a browser reads no other page: headings alone
+      const ask = window.fetch;
+      window.fetch = (...given) => ask(...given).catch(() => new Response(""));
+    }
     return true;
   };
   if (!improve()) document.addEventListener("DOMContentLoaded", improve);
