@@ -169,6 +169,22 @@ def modules_of(notebook: Path) -> list[str]:
     return list(dict.fromkeys(made))
 
 
+def head(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Name one viewport, where theme and docutils name two, and a picture to share."""
+    tags = re.sub(r'<meta[^>]*name="viewport"[^>]*>', "", context.get("metatags", ""))
+    base = app.config.html_baseurl  # those who share a page want a whole address
+    card = context["pathto"]("_static/card.png", resource=True)
+    card = f"{base.rstrip('/')}/_static/card.png" if base else card
+    context["metatags"] = (
+        f'{tags}<meta property="og:image" content="{card}">'
+        '<meta property="og:image:alt" content="The Tested Transformer: a map of its '
+        'chapters beside the parts of the model that they build">'
+        '<meta name="twitter:card" content="summary_large_image">'
+    )
+
+
 def mend(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
@@ -262,6 +278,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", require_alt)
     app.connect("html-page-context", take_home)
     app.connect("html-page-context", name_modules)
+    app.connect("html-page-context", head)
     app.connect("html-page-context", mend)
     app.connect("build-finished", copy_notebooks)
     app.connect("build-finished", copy_modules)
