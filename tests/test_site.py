@@ -754,6 +754,9 @@ def test_on_paper_solutions_are_open_and_the_page_is_white(
     assert page.locator("article h1").first.is_visible()
     claim = page.locator("details.fold-claim").first
     assert claim.locator("summary").is_visible()
+    size = "e => getComputedStyle(e).fontSize"
+    text = page.locator("article section > p:not([class])").first.evaluate(size)
+    assert claim.locator("summary").evaluate(size) == text
     assert not claim.locator("pre").first.is_visible()
     for bar in ("details.fold-setup > summary", "details.fold-export > summary"):
         assert not page.locator(f"{bar}:visible").count(), bar
@@ -880,6 +883,18 @@ def test_a_link_to_something_folded_opens_it(home: str, page: Page) -> None:
     page.wait_for_function(
         f"document.getElementById({inside!r}).closest('details').open"
     )
+
+
+def test_links_and_buttons_have_their_colours_without_scripts(
+    home: str, unscripted: Page
+) -> None:
+    unscripted.goto(f"{home}/{PAGES[0]}.html")
+    colours = """all => [...new Set(all.map(e => getComputedStyle(e))
+      .map(({color, backgroundColor}) => `${color} on ${backgroundColor}`))]"""
+    inside = unscripted.locator("article p a:visible").evaluate_all(colours)
+    assert not any("rgb(0, 0, 0)" in pair for pair in inside), inside
+    around = unscripted.locator(".bd-sidebar-primary a:visible")
+    assert not any("rgb(0, 0, 0)" in c for c in around.evaluate_all(colours))
 
 
 def test_folds_work_without_scripts(home: str, unscripted: Page) -> None:
