@@ -52,6 +52,10 @@ BY_HAND = {  # the right answer first
         lambda q, k: 0 < q - k <= 3,
         lambda q, k: k == 2,
     ),
+    "why_attention.check_context": [
+        *([1, 6], [2.77, 14.3], [8, 48], [5, 5], [1.116, 5.77], [0, 8], [2, 4]),
+        *([0.5, 3], [3, 2]),
+    ],
     "masks.check_layers": [5, 4, 3.5, 5.5, 9],
     "language_model.check_prefix": masks(
         *(5, 5),

@@ -1,6 +1,7 @@
 """Checks for the exercises of chapter 01, Why look at every word at once?"""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from bookkit.exercises import (
     holds,
     near,
     number,
+    numbers,
     right,
     wrong,
 )
@@ -83,7 +85,67 @@ def check_last_state(answer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Verd
     return right("Four words, one after another, in one vector of three numbers.")
 
 
+def _contexts(scores: list[float], memory: list[list[float]]) -> dict[str, list[float]]:
+    """The vectors that mistakes lead to, each with its message."""
+
+    def mixed(weights: list[float]) -> list[float]:
+        pairs = list(zip(weights, memory, strict=True))
+        return [sum(w * row[j] for w, row in pairs) for j in range(len(memory[0]))]
+
+    def softmax(scores: list[float]) -> list[float]:
+        return [math.exp(s) / sum(math.exp(z) for z in scores) for s in scores]
+
+    return {
+        "There is no softmax: the scores themselves are not weights.": mixed(scores),
+        "You took the exponentials and forgot to divide by their sum.": mixed(
+            [math.exp(s) for s in scores]
+        ),
+        "You divided the scores by their sum: take their exponentials first.": mixed(
+            [s / sum(scores) for s in scores]
+        ),
+        "That is the one entry with the highest score, a hard choice. Mix them all.": (
+            memory[scores.index(max(scores))]
+        ),
+        "That is the plain mean: the scores play no part.": mixed(
+            [1 / len(scores) for _ in scores]
+        ),
+        "You took the mean of the weighted vectors: take their sum, since the weights "
+        "sum to one already.": [x / len(scores) for x in mixed(softmax(scores))],
+        "You took the softmax of minus the scores: a high score should get a large "
+        "weight.": mixed(softmax([-s for s in scores])),
+    }
+
+
+def _context_by_hand(answer: Sequence[float]) -> Verdict:
+    """The verdict on the context vector of one example, (1, 6)."""
+    found = numbers(answer, "two numbers")
+
+    def is_near(other: list[float]) -> bool:
+        return all(
+            math.isclose(x, y, rel_tol=0.01, abs_tol=0.01)
+            for x, y in zip(found, other, strict=True)
+        )
+
+    if is_near([1.0, 6.0]):
+        return right("One vector from two, with the weights 1/4 and 3/4.")
+    made = _contexts([math.log(2), math.log(6)], [[4.0, 0.0], [0.0, 8.0]])
+    for message, other in made.items():
+        if is_near(other):
+            return wrong(message)
+    return wrong(
+        "Take the exponentials of the scores: what share of their sum is each?"
+    )
+
+
 @exercise
+@form(
+    "list",
+    "first number",
+    "second number",
+    by_hand="By hand first: the scores are log 2 and log 6, and the rows of memory are "
+    "(4, 0) and (0, 8). Which context vector comes out?",
+    judge=_context_by_hand,
+)
 def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
     """The softmax-weighted sum of memory vectors, for any number of them."""
     g = torch.Generator().manual_seed(0)
@@ -92,27 +154,13 @@ def check_context(answer: Callable[[Tensor, Tensor], Tensor]) -> Verdict:
         scores = torch.randn(length, generator=g) * 2
         weights = scores.softmax(0)
         expected = weights @ memory
+        vectors = _contexts(scores.tolist(), memory.tolist()).items()
         mistakes = {
             "Those are the weights: mix the memory with them.": weights,
-            "There is no softmax: the scores themselves are not weights.": (
-                scores @ memory
-            ),
-            "You took the exponentials and forgot to divide by their sum.": (
-                scores.exp() @ memory
-            ),
-            "You divided the scores by their sum: take their exponentials first.": (
-                scores / scores.sum() @ memory
-            ),
-            "That is the one entry with the highest score, a hard choice. Mix them "
-            "all.": memory[scores.argmax()],
-            "That is the plain mean: the scores play no part.": memory.mean(0),
-            "You took the mean of the weighted vectors: take their sum, since the "
-            "weights sum to one already.": expected / length,
+            **{message: torch.tensor(vector) for message, vector in vectors},
             "You weighted the vectors but did not add them up.": (
                 weights[:, None] * memory
             ),
-            "You took the softmax of minus the scores: a high score should get a large "
-            "weight.": ((-scores).softmax(0) @ memory),
         }
         result = array(answer(scores, memory))
         if not near(result, expected):
