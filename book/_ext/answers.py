@@ -19,7 +19,9 @@ from sphinx.application import Sphinx
 
 from bookkit.forms import Form
 
-IMPORT = re.compile(r"^from bookkit\.checks\.(\w+) import (.+)$", re.MULTILINE)
+IMPORT = re.compile(
+    r"^from bookkit\.checks\.(\w+) import (\([^)]*\)|.+)$", re.MULTILINE
+)
 ASKED = re.compile(r"^(check_\w+)\((\w+)\)", re.MULTILINE)
 
 
@@ -101,7 +103,7 @@ def elsewhere(page: str, cell: str, wanted: str, kind: str) -> nodes.raw:
     """The line that says where to write an answer."""
     up = "../" * page.count("/")
     book = f"{up}notebooks/{page.removeprefix('book/')}.ipynb"
-    words = f"Write <code>{wanted}</code> in" if wanted else "Answer it in"
+    words = f"{wanted} in" if wanted else "Answer it in"
     line = (
         f'<p class="answer-elsewhere {kind}">{words} '
         f'<a href="{book}" download>this chapter’s notebook</a>; '
@@ -119,7 +121,9 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
             continue
         code = cell.children[0]
         source = code.astext()
+        imported = []
         for module, names in IMPORT.findall(source):
+            imported.append(names)
             modules |= dict.fromkeys(re.findall(r"check_\w+", names), module)
         asked = ASKED.search(source)
         if asked is None:
@@ -141,7 +145,9 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
             summary = Summary("", f"In the notebook · {counted(source)}")
             cell.replace(code, fold)
             fold += [summary, code]
-            line = elsewhere(page, label, "", "unscripted")
+            tools = re.findall(r"\b(?!check_)\w+", ",".join(imported))
+            tried = f"Try <code>{tools[0]}</code>" if tools else ""  # a patient
+            line = elsewhere(page, label, tried, "tried" if tools else "unscripted")
             cell.parent[at:at] = [nodes.raw("", made, format="html"), line]
             continue
         block = code.next_node(nodes.literal_block)
@@ -151,7 +157,8 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
         head["classes"].append("wanted")
         block["classes"].append("stub")
         block.parent.insert(block.parent.index(block), head)
-        cell.parent.insert(at + 1, elsewhere(page, label, wanted, ""))
+        line = elsewhere(page, label, f"Write <code>{wanted}</code>", "")
+        cell.parent.insert(at + 1, line)
         if made:
             cell.parent.insert(at, nodes.raw("", made, format="html"))
 
