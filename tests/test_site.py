@@ -934,6 +934,8 @@ def test_pages_print_as_one_pdf_with_bookmarks(tmp_path: Path) -> None:
     ]
     inside = [link for link in links if "/Dest" in link]
     assert len(inside) > 50
+    away = [str(link["/A"].get("/URI")) for link in links if "/A" in link]
+    assert not [address for address in away if "127.0.0.1" in address]
     unknown = [*command[:2], "book/nothing", *command[-4:]]
     done = subprocess.run(unknown, capture_output=True, text=True)
     assert done.returncode == 1

@@ -56,7 +56,10 @@ GATHER = r"""async ([pages, title, authors]) => {
           const url = new URL(value, new URL(address, location));
           const there = addresses.indexOf(url.pathname);
           const inside = there >= 0 && url.origin === location.origin;
-          e.setAttribute(name, !inside ? url.href
+          // A file beside the pages is not in the document.
+          if (!inside && e.matches("a") && url.origin === location.origin)
+            e.removeAttribute(name);
+          else e.setAttribute(name, !inside ? url.href
             : url.hash ? `#p${there}-${decodeURIComponent(url.hash.slice(1))}`
             : `#page-${there}`);
         }
