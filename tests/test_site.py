@@ -535,12 +535,14 @@ def test_the_search_page_says_plainly_what_it_found(home: str, page: Page) -> No
 
 
 def test_a_result_leads_to_its_section_and_opens_it(home: str, page: Page) -> None:
-    page.goto(f"{home}/search.html?q=how long a step may be")
-    result = page.locator("#search-results a[href$='#deeper-how-long-a-step-may-be']")
+    page.goto(f"{home}/search.html?q=what one bad gradient does")
+    result = page.locator(
+        "#search-results a[href$='#deeper-what-one-bad-gradient-does-to-adam']"
+    )
     result.wait_for(timeout=20_000)
-    assert result.inner_text().endswith("› Deeper: how long a step may be")
+    assert result.inner_text().endswith("› Deeper: what one bad gradient does to Adam")
     result.click()
-    section = page.locator("#deeper-how-long-a-step-may-be")
+    section = page.locator("#deeper-what-one-bad-gradient-does-to-adam")
     section.locator("details[open] p").first.wait_for()
     page.wait_for_function("scrollY > 500")
     assert -5 < section.bounding_box()["y"] < 200

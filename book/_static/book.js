@@ -207,7 +207,7 @@ addEventListener("load", () => {
   const CALLED = { // what others call it, and the book's words for it
     __proto__: null,
     batchnorm: "batch normalisation", kvcache: "keys and values are computed once cache", bf16: "bfloat16", bpe: "byte-pair encoding", complexity: "cost",
-    custom: "own", ddp: "processes", decrease: "fall", gqa: "grouped-query", hallucination: "invents",
+    custom: "own", ddp: "processes", decrease: "stuck", gqa: "grouped-query", hallucination: "invents",
     interpretability: "explain", kv: "key value", layernorm: "layer normalisation", mlp: "feed-forward",
     moe: "experts", mqa: "grouped-query", multiple: "several", noam: "warm-up", needweights: "attention weights",
     norm: "normalisation", pastkeyvalues: "key/value cache",
