@@ -500,6 +500,15 @@ def test_hooks_are_called_once_a_step(dataset, kind, place):
 
 
 @pytest.mark.plain
+@pytest.mark.parametrize("place", ["", "output", "encoder", "decoder.layers.0"])
+def test_hooks_are_called_once_a_batch_of_a_validation(dataset, place):
+    model, counter = small_model(dataset), Counter()
+    model.get_submodule(place).register_forward_hook(counter)
+    validation_loss(model, dataset.validation, batch_tokens=10**6)
+    assert counter.modes == [False]
+
+
+@pytest.mark.plain
 def test_an_optimizer_and_a_schedule_of_ones_own(dataset, tmp_path):
     def sgd(model, momentum=0.9):
         return torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
