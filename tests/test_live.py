@@ -916,8 +916,10 @@ def test_a_card_hides_nothing_that_it_points_at(
 ) -> None:
     reader.page.set_viewport_size({"width": width, "height": 700})
     reader.page.emulate_media(reduced_motion="reduce")
+    reader.open(file)
     for card in (3, 4, 5, 6, 7, 12):
-        reader.open(f"{file}#tour={card}")
+        reader.page.evaluate(f"location.hash = 'tour={card}'")
+        expect(reader.page.locator(".live-tour")).to_contain_text(f"Card {card} of")
         reader.key("guess-1").click()
         pointed = reader.page.locator(".live-pointed").first.bounding_box()
         dock = reader.page.locator(".live-tour").bounding_box()
@@ -925,6 +927,22 @@ def test_a_card_hides_nothing_that_it_points_at(
         assert 0 < middle < 700
         assert width > 1000 or middle < dock["y"]
         assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_card_is_done_by_keyboard(phrasebook: Reader) -> None:
+    page = phrasebook.page
+    phrasebook.key("tour").press("Enter")
+    expect(page.locator(".live-tour h2")).to_be_focused()
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    expect(phrasebook.key("guess-1")).to_be_focused()
+    page.keyboard.press("Enter")
+    phrasebook.key("swap-0").focus()
+    page.keyboard.type("Paul")  # as in any menu
+    expect(page.locator(".live-tour-told")).to_contain_text("You guessed right.")
+    phrasebook.key("tour-next").press("Escape")
+    assert page.locator(".live-tour").is_hidden()
+    expect(phrasebook.key("tour")).to_be_focused()
 
 
 def test_another_model_has_no_tour(

@@ -31,7 +31,13 @@ UNSCRIPTED = (
 LOADER = """<script>{
 const place = document.currentScript, model = place.previousElementSibling;
 const load = () => {
-  const script = document.createElement("script");
+  const script = document.createElement("script"), note = document.createElement("p");
+  note.textContent = "Loading the model …";
+  note.setAttribute("role", "status");
+  model.prepend(note);
+  script.onerror = () => {
+    note.textContent = "The model could not be loaded; its picture stays.";
+  };
   script.src = "%s";
   document.head.append(script);
 };

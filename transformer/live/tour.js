@@ -182,7 +182,7 @@ const marked = (text) => text.split("*").map((part, i) => (i % 2 ? h("i", {}, pa
 
 // Of the page a tour needs its element, what is `seen` there, and how to `go` to an address.
 function makeTour({ root, seen, go, link, changed }) {
-  const panel = h("section", { class: "live-tour", "aria-label": "Tour" });
+  const panel = h("section", { class: "live-tour", "aria-label": "Tour", onkeydown: (event) => { if (event.key === "Escape") close(); } });
   const ticked = new Set();
   let card = null, guess = null, told = null;
 
@@ -208,6 +208,7 @@ function makeTour({ root, seen, go, link, changed }) {
     makeRoom(false);
     draw();
     changed();
+    root.querySelector('[data-key="tour"]').focus({ preventScroll: true });
   }
 
   function draw() {
