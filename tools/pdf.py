@@ -75,7 +75,7 @@ GATHER = r"""async ([pages, title, authors]) => {
       style.textContent = `#${output.id} {${rules}}`;
     }
     for (const fold of article.querySelectorAll("details"))
-      fold.open = fold.matches("[open], .fold-deeper, .toggle-details");
+      fold.open = fold.matches("[open], .fold-deeper, .toggle-details, .said details");
     article.id = `page-${number}`;
     book.append(article);
     const entry = document.createElement("li");
@@ -87,6 +87,7 @@ GATHER = r"""async ([pages, title, authors]) => {
   }
   document.body.replaceChildren(book);
   document.documentElement.dataset.theme = "light";
+  delete document.documentElement.dataset.served;  // paper waits for its fonts
   document.title = title;
   await document.fonts.ready;
   return [...book.querySelectorAll("h1, h2, h3, h4, h5, h6")].map(e => e.textContent);
