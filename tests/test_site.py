@@ -276,11 +276,17 @@ def wait_for_live_models(page: Page) -> None:
     page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
 
 
+# Colours that fade from day to night have arrived.
+FADED = """() => Promise.allSettled(document.getAnimations()
+  .filter(each => each instanceof CSSTransition).map(each => each.finished))"""
+
+
 def wear(page: Page, scheme: str) -> None:
     """Let night fall, or day break, and the page follow."""
     page.emulate_media(color_scheme=scheme)
     follows = "scheme => document.documentElement.dataset.theme === scheme"
     page.wait_for_function(follows, arg=scheme)
+    page.evaluate(FADED)
 
 
 @pytest.mark.parametrize("name", PAGES)
