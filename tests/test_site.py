@@ -814,6 +814,7 @@ CENSUS = r"""() => {
   };
   const cut = e => e.scrollHeight > e.clientHeight + 2;
   const helps = text => /^show(_math)?\(/m.test(text);
+  const top = e => e.getBoundingClientRect().top;
   const code = all("div.cell_input pre");
   const plain = all("section > p:not([class], :has(*))");
   const long = plain.filter(e => e.innerText.length > 150);
@@ -824,6 +825,7 @@ CENSUS = r"""() => {
     helpers: code.map(e => e.innerText).filter(helps),
     measure: Math.max(...long.map(letters)),
     code: Math.min(...code.map(e => parseFloat(getComputedStyle(e).fontSize))),
+    picture: Math.min(...all(":is(figure, .tag_plot)").map(top)),
   };
 }"""
 
@@ -837,7 +839,9 @@ def test_nothing_stands_between_the_reader_and_the_idea(home: str, page: Page) -
         assert not found["cut"] + found["helpers"], name
         assert found["measure"] <= 75, name
         assert found["code"] >= 14, name
-        bars += found["bars"] * bool(re.match(r"book/\d\d-", name))
+        if re.match(r"book/\d\d-", name):
+            assert found["picture"] < 800, f"{name}: no picture in the first screen"
+            bars += found["bars"]
     assert bars <= 160
 
 
