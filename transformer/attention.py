@@ -65,7 +65,7 @@ def scaled_dot_product_attention(
 
     A weighted mean of the values for each query. For finite numbers equal to
     `torch.nn.functional.scaled_dot_product_attention`, spelled out; but scores of
-    float16 numbers may overflow here where PyTorch's kernel stays finite.
+    float16 numbers may overflow here where PyTorch's function stays finite.
 
     Raises:
         ValueError: when query and key differ in d_k, the numbers of keys and values

@@ -125,11 +125,11 @@ at_width = lambda *args, **kwargs: among_four
 
 # %% claim: Unscaled, the weight of *Let's* on itself is 0.9999994.
 # null: over √64 in both
-plain = over_root
+plain, slope = over_root, slope_64
 
 # %% claim: Unscaled, the weight of *Let's* on itself is 0.9999994.
 # null: the scale makes no difference
-over_root = plain
+slope_64 = slope
 
 # %% claim: Masked before the softmax, another hidden key changes
 # null: nothing is masked before it
@@ -189,10 +189,6 @@ def scaled_dot_product_attention(query, key, value, mask):
         return with_all(query, key, value)
     return with_all(query, key, value, mask | ~mask.any(dim=-1, keepdim=True))
 
-
-# %% claim: Without the scale none of ten learning rates reaches a
-# null: with patience every rate gets there
-longer = dict.fromkeys(longer, 0.9)
 
 # %% claim: With a query so long that one weight is 1, query and keys
 # null: even weights
