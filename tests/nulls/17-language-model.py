@@ -44,14 +44,6 @@ def build_raw(self, text, order, size):
 
 NGramModel.__init__ = build_raw
 
-# %% claim: *Turtle* comes more often
-# null: both come behind as many words
-places_before["way"] = places_before["Turtle"]
-
-# %% claim: *Turtle* comes more often
-# null: it is rare
-book = [word for word in book if word != "Turtle"]
-
 # %% claim: On *Alice* counts are ahead
 # null: 64 characters are worth as much as 32
 attended[64] = attended[32].clone()
@@ -203,30 +195,22 @@ share_induced = induced(fours.repeat(1, 2)).double().mean()
 attention_of = find
 
 # %% claim: No head of the model of *Alice*
-# null: text is copied, random characters are not
-surprise, calls = F.cross_entropy, []
-
-
-def second_call_copies(*args, **how):
-    calls.append(0)
-    found = surprise(*args, **how)
-    return found if len(calls) == 1 else found.index_fill(1, torch.arange(32, 63), 1.0)
-
-
-F.cross_entropy = second_call_copies
-
-# %% claim: No head of the model of *Alice*
 # null: a head attends to the stripe
 stripe = torch.zeros(100, 4, 63, 63)
 stripe[:, :, range(32, 63), range(1, 32)] = 1.0
 model.encoder.layers[1].self_attention.weights = lambda *_: stripe
 
-# %% claim: No head of the model of *Alice*
-# null: what came 32 characters before is predicted again
-predict = model.forward
-model.forward = lambda ids: (
-    predict(ids) * 0 + 20.0 * F.one_hot(ids.roll(31, 1), len(characters))
-)
+# %% claim: Our model does better than any rule
+# null: it needs what that rule needs
+without["nothing"] = (one_letter, *without["nothing"][1:])
+
+# %% claim: Our model does better than any rule
+# null: the letter before makes no difference
+second_chosen = dict.fromkeys(second_chosen, second_chosen["is not in the block"])
+
+# %% claim: Our model does better than any rule
+# null: the place makes no difference
+second_chosen["is not in the block"] = 0.5
 
 # %% claim: With the same weights, our logits
 # null: other weights
