@@ -56,7 +56,7 @@ source = source[:, :0]
 # null: without a cache a token costs what it costs with one
 multiplied["without"] = multiplied["with"]
 
-# %% claim: Sixty sentences are translated
+# %% claim: Sixty sentences get the same
 # null: padding is attended to
 prefill = CachedDecoder.prefill
 
@@ -70,7 +70,7 @@ def without_mask(self, *arguments):
 CachedDecoder.prefill = without_mask
 together = greedy_search(model, sources, max_length=32)
 
-# %% claim: Sixty sentences are translated
+# %% claim: Sixty sentences get the same
 # null: all rows stay to the last step
 rows = [len(sources)] * len(rows)
 
@@ -156,10 +156,6 @@ muddled = correct
 muddled = [*reversed(correct[:-1]), muddled[-1]]
 
 # %% claim: For twenty held-out sentences
-# null: noise makes no difference
-noisy = model
-
-# %% claim: For twenty held-out sentences
 # null: greedy search in place of the search that proves
 most_probable = lambda ids: (greedy_search(model, [ids], 32)[0], 0)
 
@@ -237,11 +233,11 @@ translator.translate = lambda sentence, beam_size: unusual[sentence]
 # null: none is translated rightly
 translator.translate = lambda sentence, beam_size: sentence
 
-# %% claim: The four outputs are those of attention
+# %% claim: The four outputs equal those
 # null: the keys are not kept
 outputs = [vector @ W_V for vector in vectors]
 
-# %% claim: The four outputs are those of attention
+# %% claim: The four outputs equal those
 # null: no causal mask
 attend = F.scaled_dot_product_attention
 F.scaled_dot_product_attention = lambda *three, is_causal: attend(*three)
