@@ -241,22 +241,6 @@ properties = dict.fromkeys(properties, lambda model, config: True)
 # null: tests that always fail
 properties = dict.fromkeys(properties, lambda model, config: False)
 
-# %% claim: Before training, 64 sentences
-# null: training changes nothing
-agreement["trained"] = agreement["untrained"]
-
-# %% claim: Before training, 64 sentences
-# null: more sentences agree no better
-agreement["untrained"] = [0.9] * 3
-
-# %% claim: Momentum without Adam's
-# null: without Adam's division nothing is learned
-momentum[best_rate] = [0.0] * 3
-
-# %% claim: Momentum without Adam's
-# null: every rate does
-momentum = dict.fromkeys(momentum, [0.99] * 3)
-
 # %% claim: With such batches the same start
 # null: larger batches make no difference
 variants = {**variants, "no-warmup-larger-batches": variants["no-warmup"]}
