@@ -276,9 +276,11 @@ def wait_for_live_models(page: Page) -> None:
     page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
 
 
-# Colours that fade from day to night have arrived.
-FADED = """() => Promise.allSettled(document.getAnimations()
-  .filter(each => each instanceof CSSTransition).map(each => each.finished))"""
+# Colours that fade from day to night have arrived; what is folded never fades.
+FADED = """() => Promise.race([new Promise(end => setTimeout(end, 500)),
+  Promise.allSettled(document.getAnimations()
+    .filter(e => e instanceof CSSTransition && e.effect.target.checkVisibility())
+    .map(e => e.finished))])"""
 
 
 def wear(page: Page, scheme: str) -> None:
