@@ -160,14 +160,6 @@ torch.Tensor.__invert__ = lambda mask: mask
 theirs_as_it_is = theirs
 theirs = lambda *vectors, attn_mask: theirs_as_it_is(*vectors, attn_mask=~attn_mask)
 
-# %% claim: Two layers of one head each tell the two sentences apart.
-# null: both layers look for both words
-who = when = who + when
-
-# %% claim: Two layers of one head each tell the two sentences apart.
-# null: the second layer reads even weights
-when = torch.zeros_like(when)
-
 # %% claim: A large bias of the keys changes no weight.
 # null: scores without a softmax
 attention_weights = lambda query, key: query @ key.T
