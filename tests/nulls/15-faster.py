@@ -113,14 +113,6 @@ at_random = bucketed
 # null: it calls as many
 operations["fast"] = operations["plain"]
 
-# %% claim: Matrix products take more than
-# null: all kinds take the same
-profiles = {name: dict.fromkeys(parts, 0.2) for name, parts in profiles.items()}
-
-# %% claim: Matrix products take more than
-# null: decoding is profiled alike in any company
-profiles["token of 1 sentence"] = profiles["token of 32 sentences"]
-
 # %% claim: As shipped, the loss in chunks
 # null: each step brings the same factor
 rates_of, steps = tiny, list(rungs)
