@@ -175,6 +175,7 @@ def folder(made, tmp_path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "opus"))
 
 
+@pytest.mark.plain
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_a_folder_translates_as_the_library_does(folder, capsys) -> None:
     translator = Translator.load(folder)
