@@ -153,18 +153,6 @@ torch.zeros_like = lambda matrix: torch.full_like(matrix, 0.01)
 # null: nothing has a gradient
 output_loss = lambda ids, matrices: 0 * sum(matrix.sum() for matrix in matrices)
 
-# %% claim: The gradient of the row is the weighted mean of the keys
-# null: the target's key alone
-w3 = torch.zeros_like(w3)
-
-# %% claim: The gradient of the row is the weighted mean of the keys
-# null: no steps
-changed_query = W_Q
-
-# %% claim: Other matrices with the same product give the same scores.
-# null: keys turned like the queries
-torch.linalg.inv = lambda matrix: matrix.T
-
-# %% claim: Other matrices with the same product give the same scores.
+# %% claim: With one matrix for both, a score is the same in both
 # null: one matrix for both from the start
 K = Q
