@@ -8,26 +8,6 @@ for attention in attentions:
 # null: the words are alike at the start
 sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 
-# %% claim: With queries a hundred times as long, ten times as much is
-# null: sharpness makes no difference
-longer[100] = longer[100][0], longer[1][1], longer[1][2]
-
-# %% claim: With queries a hundred times as long, ten times as much is
-# null: sharp weights prevent it, not only delay it
-longer[100] = longer[100][0], longer[100][1], longer[100][1]
-
-# %% claim: With queries a hundred times as long, ten times as much is
-# null: in no draw is anything left after four modules
-sharp_draws[:, 0] = 0
-
-# %% claim: With queries a hundred times as long, ten times as much is
-# null: after twenty-four modules as much is left as after four
-sharp_draws[:, 1] = sharp_draws[:, 0]
-
-# %% claim: With queries a hundred times as long, ten times as much is
-# null: longer queries do not sharpen
-longer[100] = longer[1]
-
 # %% claim: The module's output is the one that we worked out by hand.
 # null: no ReLU
 FeedForward.forward = lambda self, x: self.contract(self.expand(x))
@@ -72,16 +52,6 @@ Residual = lambda d_model, norm_first=False: residual_of(d_model)
 # %% claim: The sublayer gets x itself in post-norm and the normalised
 # null: no addition
 Residual.forward = lambda self, x, sublayer: self.norm(sublayer(x))
-
-# %% claim: Ours and PyTorch's layer have the same outputs and the same
-# null: post-norm in both
-layer_of = EncoderLayer
-EncoderLayer = lambda *sizes, norm_first: layer_of(*sizes)
-
-# %% claim: Ours and PyTorch's layer have the same outputs and the same
-# null: no mask
-forward = EncoderLayer.forward
-EncoderLayer.forward = lambda self, x, mask: forward(self, x)
 
 # %% claim: Only with the additions can the position be read better
 # null: additions make no difference
@@ -175,12 +145,8 @@ patient = hops["one layer"][0]
 weight["one layer"] //= 2
 
 # %% claim: Six layers hold six times as many parameters as one.
-# null: no biases
-parts["attention, 4 (d² + d)"] -= 4 * 512
-
-# %% claim: Six layers hold six times as many parameters as one.
-# null: six layers share nothing
-shared = own
+# null: one layer, used six times
+encoder.layers = nn.ModuleList([encoder.layers[0]] * 6)
 
 # %% claim: Left on after training, dropout makes more mistakes.
 # null: what is kept is not doubled
