@@ -40,6 +40,14 @@ german = {**german, "validation_pieces_unknown": german["validation_words_new"]}
 # null: training has every word
 english = {**english, "validation_words_new": 0}
 
+# %% claim: A larger vocabulary makes
+# null: the size makes no difference
+counts = {**counts, "by_types": [counts["by_types"][0]] * 6}
+
+# %% claim: A larger vocabulary makes
+# null: a larger one makes longer sentences
+counts = {**counts, "by_types": counts["by_types"][::-1]}
+
 # %% claim: The number computed by hand
 # null: no brevity penalty
 by_hand = by_hand / brevity
@@ -114,14 +122,6 @@ runs = {**runs, "en-de-no-warmup-lower": lower}
 # null: the order of the norm makes no difference: another seed of the recipe
 runs = {**runs, "en-de-post-norm": {"1": {"curve": seeds["2"]["curve"][:12]}}}
 
-# %% claim: Without smoothing or dropout
-# null: no smoothing is as bad as no warm-up
-runs = {**runs, "en-de-no-smoothing": runs["en-de-no-warmup"]}
-
-# %% claim: Without smoothing or dropout
-# null: the seed makes no difference
-seeds = dict.fromkeys(seeds, seeds["1"])
-
 # %% claim: After three epochs the lower
 # null: the rate makes no difference: the recipe's other seeds
 runs = {**runs, "en-de-low-rate": {"1": seeds["2"], "2": seeds["1"]}}
@@ -132,12 +132,12 @@ overtaken -= 2
 
 # %% claim: After 20 epochs the recurrent
 # null: the Transformer beside itself
-theirs = ours
+rnn = {**rnn, "curve": seeds["1"]["curve"][:20]}
 
 # %% claim: After 20 epochs the recurrent
 # null: a run that has stopped improving
-rnn = {**rnn, "curve": [*rnn["curve"][:-1], rnn["curve"][-2]]}
-theirs = {**rnn["curve"][-1], "epoch": 20}
+last = {**rnn["curve"][-2], "epoch": 20}
+rnn = {**rnn, "curve": [*rnn["curve"][:-1], last]}
 
 # %% claim: The rarer the words
 # null: the control alone: another sentence's reference
@@ -151,19 +151,6 @@ found = [sum(found) / len(found)] * len(found)
 # null: the most frequent words are found as the group before, after the control
 share = (found[-2] - chance[-2]) / (1 - chance[-2])
 found = [*found[:-1], chance[-1] + (1 - chance[-1]) * share * 0.99]
-
-# %% claim: For *burgt*
-# null: *hund* looks elsewhere
-weights = weights.clone()
-weights[:, looked["said"].index("▁hund")] = 0.0
-
-# %% claim: For *burgt*
-# null: even weights
-weights = torch.full_like(weights, 1 / weights.size(-1))
-
-# %% claim: For *burgt*
-# null: the rows of other words
-weights = weights.flip(1)
 
 # %% claim: Both runs without dropout
 # null: dropout makes no difference: another seed of the recipe
