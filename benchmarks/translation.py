@@ -36,11 +36,8 @@ from ingredients import VARIANTS, add_data, load_dataset  # noqa: E402
 from race import begun, keep, processor  # noqa: E402
 
 from transformer.decoding.translator import Translator  # noqa: E402
-from transformer.maps import attention_maps  # noqa: E402
 from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402
 from transformer.text.multi30k import SentencePair, read_pairs  # noqa: E402
-from transformer.text.subwords import SubwordTokenizer  # noqa: E402
-from transformer.text.words import BOS_ID  # noqa: E402
 from transformer.training.bleu import corpus_scores  # noqa: E402
 from transformer.training.distributed import ProcessGroup  # noqa: E402
 from transformer.training.run_folder import (  # noqa: E402
@@ -269,27 +266,6 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
         "by_count": by_count,
         "by_length": by_length,
         "shown": shown,
-        "attention": cross_attention(translator, shown[show // 2]),
-    }
-
-
-def cross_attention(translator: Translator, shown: dict[str, Any]) -> dict[str, Any]:
-    """The last layer's cross-attention for a sentence and its translation."""
-    tokenizer = translator.target_tokenizer
-    if not isinstance(tokenizer, SubwordTokenizer):
-        raise ValueError("expected a run with a joint tokenizer")
-    ids = tokenizer.encode(shown["source"])
-    target = tokenizer.encode(shown["said"])
-    maps = attention_maps(
-        translator.model, torch.tensor([ids]), torch.tensor([[BOS_ID, *target]])
-    )
-    return {
-        "source": tokenizer.pieces(shown["source"]),
-        "said": [*tokenizer.pieces(shown["said"]), "<eos>"],
-        "cross": [
-            [[round(x, 3) for x in row] for row in head]
-            for head in maps.cross[0, -1].tolist()
-        ],
     }
 
 
