@@ -14,7 +14,7 @@ from bookkit.exercises import exercise
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
-from answers import registered  # noqa: E402
+from answers import drawn, registered  # noqa: E402
 from javascript import Unknown, compiled  # noqa: E402
 
 pytestmark = pytest.mark.plain
@@ -233,3 +233,20 @@ def test_python_that_is_not_compiled_is_named():
 
     with pytest.raises(Unknown, match="line 2: while answer"):
         compiled(check)
+
+
+def test_the_page_says_what_to_do_next(judged, browser):
+    (page,) = browser.contexts[-1].pages
+    for name, given, words in (
+        ("masks.check_window", None, "○ Tick at least one square."),
+        ("embedding.check_moved", "all", "or a range, such as 0–7."),
+        ("queries_keys_values.check_loud_key", "2π", "such as 3 * 512 / 2 or 2 * pi"),
+    ):
+        page.evaluate(
+            "html => { document.body.innerHTML = html }", drawn(name, CHECKS[name].form)
+        )
+        page.evaluate("dispatchEvent(new Event('DOMContentLoaded'))")
+        for box in page.locator("input").all() if given else []:
+            box.fill(given)
+        page.get_by_role("button").click()
+        page.get_by_text(words).wait_for(timeout=2000)

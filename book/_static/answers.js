@@ -186,8 +186,8 @@ addEventListener("DOMContentLoaded", () => {
         field.setAttribute("aria-invalid", "true");
         field.focus();
         throw new py.Refused("several" in form.dataset
-          ? `“${written}” is no list of whole numbers: write them with commas, such as 0, 1.`
-          : `“${written}” is no number: write digits, with a point for decimals, or arithmetic such as 3 * 512 / 2.`);
+          ? `“${written}” is no list of whole numbers: write them with commas, such as 0, 1, or a range, such as 0–7.`
+          : `“${written}” is no number: write digits, with a point for decimals, or arithmetic such as 3 * 512 / 2 or 2 * pi ** 2.`);
       }
     };
     const answer = () => {
@@ -203,14 +203,18 @@ addEventListener("DOMContentLoaded", () => {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       let verdict;
-      try { verdict = py.judge(checks[form.dataset.check](), answer()); } catch (error) {
+      try {
+        const given = answer(), check = checks[form.dataset.check]();
+        verdict = given === null && fields.every(({ type }) => type === "checkbox")
+          ? { kind: "unanswered", message: "Tick at least one square." } : py.judge(check, given);
+      } catch (error) {
         if (!(error instanceof py.Refused)) throw error;
         verdict = py.wrong(error.message);
       }
       said.className = `verdict ${verdict.kind}`;
       said.textContent = ""; // so that the same words are said again
       requestAnimationFrame(() => {
-        said.textContent = `${{ right: "✓", wrong: "✗", unanswered: "○" }[verdict.kind]} ${verdict.message}`;
+        said.textContent = `${{ right: "✓ Right.", wrong: "✗", unanswered: "○" }[verdict.kind]} ${verdict.message}`;
       });
     });
     form.addEventListener("input", () => said.classList.add("old"));
