@@ -182,7 +182,8 @@ addEventListener("DOMContentLoaded", () => {
   };
   const ask = () => {
     const { french, english: now, his } = translation(false);
-    const question = element("p", { class: "hero-question" }, "French ", fr(french[OWNER]), " can mean ", en("his"), " or ", en("her"), ". Who made it ", en(now[his]), "?");
+    const past = state.cut ? " hero-past" : ""; // what was said of the whole model
+    const question = element("p", { class: `hero-question${past}` }, "French ", fr(french[OWNER]), " can mean ", en("his"), " or ", en("her"), ". Who made it ", en(now[his]), "?");
     const guesses = element("div", { class: "hero-guesses", role: "group", "aria-label": "Your guess" }, ...french.map((word, i) =>
       element("button", { type: "button", lang: "fr", "aria-pressed": i === state.guess, onclick() {
         state.guess = i;
@@ -207,7 +208,7 @@ addEventListener("DOMContentLoaded", () => {
       const start = element("a", { href: hero.dataset.next }, "Start with chapter 1.");
       paragraphs.push(ending(), ["The book goes on like this: it says what a part does, then breaks it and looks. ", start]);
     }
-    const told = element("div", { "aria-live": "polite" }, ...paragraphs.map((each) => element("p", {}, ...each)));
+    const told = element("div", { "aria-live": "polite" }, ...paragraphs.map((each, i) => element("p", i < 2 ? { class: past } : {}, ...each)));
     riddle.replaceChildren(question, guesses, told);
   };
   const changed = () => { show(); ask(); };
