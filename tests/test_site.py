@@ -513,7 +513,8 @@ def test_search_finds_what_readers_type_and_its_section(home: str, page: Page) -
             wrong.append(f"{query}: {place + 1}. {title}, #{at}: {excerpt}")
     assert not wrong
     *_, excerpt = page.evaluate(SEARCHED, FOUND[1][:2])
-    assert "vector … with its … numbers" in excerpt, "where a formula stands"
+    assert "vector x with its d numbers" in excerpt, "a short formula stays"
+    assert "standard deviation: …" in excerpt, "where a long one stands"
     for query, name in (("attention", "04-attention"), ("KV cache", "13-decoding")):
         pages = page.evaluate(
             """query => Search._performSearch(...Search._parseQuery(query)).reverse()
@@ -1038,15 +1039,15 @@ def test_a_card_is_guessed_at_and_then_opened(
     linked = phone.locator(".said:has(details a.reference)")  # to where it is shown
     assert linked.count() == phone.locator(".said").count()
     wrong, right = phone.locator(".said-true").first, phone.locator(".said-false").first
-    for card, said in (
-        (wrong, "Your guess was “false”. So far 0 of 1"),
-        (right, "You guessed right. So far 1 of 2"),
+    for card, (told, count) in (
+        (wrong, ("Not quite.", "So far 0 of 1")),
+        (right, ("Right.", "So far 1 of 2")),
     ):
         card.get_by_role("button", name="False").focus()
         phone.keyboard.press("Enter")
-        assert said in card.locator(".said-told").inner_text()
-        assert card.locator("details p").first.is_visible()
-    assert right.locator("details p").first.inner_text().startswith("False. ")
+        assert card.locator("details p").first.inner_text() == told
+        assert card.locator("details p").last.inner_text().startswith(count)
+    assert right.locator("details p").nth(1).inner_text().startswith("False. ")
     unscripted.goto(address)
     card = unscripted.locator(".said").first
     assert not card.get_by_role("button", name="False").is_visible()
@@ -1239,7 +1240,7 @@ def test_an_exercise_is_answered_on_the_page(home: str, page: Page) -> None:
         (["5", ""], "○ Not answered yet: fill in every field."),
         (["5", "five"], "✗ “five” is no number"),
         (["5", "10/2"], "✗ You only stretched (1, 1)"),
-        (["0", "9"], "✓ Longer, and at a wider angle"),
+        (["0", "9"], "✓ Right. Longer, and at a wider angle"),
     ):
         for field, text in zip(fields.all(), written, strict=True):
             field.fill(text)

@@ -137,19 +137,34 @@ addEventListener("DOMContentLoaded", () => {
   for (const card of cards) {
     const so = card.className.match(/said-(true|in-part|false)/)[1].replace("-", " ");
     const buttons = [...card.querySelectorAll(".said-guess button")];
-    const told = document.createElement("p");
-    told.className = "said-told";
-    told.setAttribute("role", "status");
-    card.querySelector("details").append(told);
+    const details = card.querySelector("details");
+    const [told, count] = ["said-told", "said-count"].map((name) => {
+      const made = document.createElement("p");
+      made.className = name;
+      made.setAttribute("role", "status");
+      return made;
+    });
+    details.querySelector("summary").after(told);
+    details.append(count);
     for (const button of buttons) button.addEventListener("click", () => {
       const guess = button.textContent.toLowerCase();
       if (!guessed.has(card)) guessed.set(card, guess === so); // the first guess counts
       for (const other of buttons) other.setAttribute("aria-pressed", other === button);
-      card.querySelector("details").open = true;
+      details.open = true;
+      card.dataset.guess = guess === so ? "right" : "wrong";
       const right = [...guessed.values()].filter(Boolean).length;
-      told.textContent = `${guess === so ? "You guessed right" : `Your guess was “${guess}”`}. So far ${right} of ${guessed.size} first guesses were right.`;
+      told.textContent = guess === so ? "Right." : "Not quite.";
+      count.textContent = `So far ${right} of ${guessed.size} first guesses ${right === 1 ? "was" : "were"} right.`;
     });
   }
+});
+
+// The book's contents: the theme keeps where they were scrolled to, so bring this page's entry into view.
+addEventListener("load", () => {
+  const bar = document.querySelector("#pst-primary-sidebar"), here = [...bar?.querySelectorAll(".active > a") ?? []].pop();
+  if (!here?.offsetParent) return;
+  const place = here.getBoundingClientRect(), box = bar.getBoundingClientRect();
+  if (place.top < box.top || place.bottom > Math.min(box.bottom, innerHeight)) bar.scrollTop += place.top - box.top - bar.clientHeight / 3;
 });
 
 // The page's own contents: the entry of what is being read is marked, and in view.
@@ -303,8 +318,12 @@ addEventListener("load", () => {
   // The section of a page, or the entry of the glossary, that holds most of the words.
   const excerpt = (html, searched, anchor) => {
     const page = new DOMParser().parseFromString(html, "text/html");
-    for (const e of page.querySelectorAll("div.cell, [data-live], [class^='live-'], .doors-name, .take-home, .made-here, svg, nav, script, style, summary, .headerlink, .section-number, .exercise, .solution")) e.remove();
-    for (const e of page.querySelectorAll(".math, math")) e.replaceWith("…");
+    for (const e of page.querySelectorAll("div.cell, [data-live], [class^='live-'], .doors-name, .take-home, .made-here, svg, nav, script, style, summary, .headerlink, .section-number, .exercise, .solution, .said-guess, form, .answer-elsewhere")) e.remove();
+    for (const e of page.querySelectorAll(".math, math")) { // short formulas in one line stay
+      for (const [tag, sign] of [["msub", "_"], ["msup", "^"]]) for (const part of e.querySelectorAll(tag)) part.firstElementChild.after(sign);
+      const text = e.textContent.trim(), high = e.querySelector("mfrac, msqrt, mroot, mtable, munder, mover, munderover, msubsup");
+      e.replaceWith(e.matches("math:not([display=block])") && !high && text.length <= 30 ? text : "…");
+    }
     for (const e of page.querySelectorAll("td, th, li")) e.append(" ");
     const sections = [...page.querySelectorAll("article section[id], dl.glossary > dd")].reverse().map((part) => {
       const terms = [];
