@@ -27,7 +27,10 @@ function makeSayings(page) {
     const says = layers.map((part) => probe(row(recordOf(part).x, view.at)).id);
     const from = says.findLastIndex((id) => id !== final) + 1, part = layers[from];
     if (!part) return say("Only the output makes it ", word(targetText(final)), ".");
-    return say(from > 0 && ["Below, the decoder would say ", word(targetText(says[from - 1])), ". "], `From ${part.name.toLowerCase()} in layer ${part.layer} on, it would say `, word(targetText(final)), ".");
+    const name = `${part.name.toLowerCase()} in layer ${part.layer}`, below = says.slice(0, from);
+    if (!from) return say("From its first part on, the decoder leans to ", word(targetText(final)), ".");
+    const lower = part.layer > 1 && below.every((id) => id === below[0]) ? "In its lower layers the model leans" : "Just before, the model still leans";
+    return say(`${lower} to `, word(targetText(below.at(-1))), `; ${name} turns that into `, word(targetText(final)), ".");
   }
 
   function sayPart(part, at) {
