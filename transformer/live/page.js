@@ -333,7 +333,10 @@ function mount(root, data) {
 
   const player = makePlayer({
     root, parts, redraw: () => update("step"),
-    begin: () => look({ step: 0, query: null, key: null, tab: "map" }, "step"),
+    begin() {
+      look({ step: 0, query: null, key: null, tab: "map" }, "step");
+      if (!tabs.getClientRects().length) reveal(panes.map);
+    },
     goOn() {
       if (state.step >= view.tokens.length - 1) return false;
       state = { ...state, step: state.step + 1 };

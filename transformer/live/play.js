@@ -1,7 +1,7 @@
 // Play: the sentence climbs the encoder once, crosses the wire, and climbs the decoder once
 // for each word, part by part.
 
-const PACE = 320; // milliseconds a part
+const PACE = 320; // milliseconds a part, of the first word
 
 // `page` says how far the translation is, goes on by a word, and redraws.
 function makePlayer({ root, parts, begin, goOn, redraw }) {
@@ -23,14 +23,15 @@ function makePlayer({ root, parts, begin, goOn, redraw }) {
 
   function play() {
     if (timer) { stop(); redraw(); return; }
-    let stages = [...climb("e"), "wires", ...climb("d")];
+    let stages = [...climb("e"), "wires", ...climb("d")], pace = Number(root.dataset.pace ?? PACE);
     const next = () => {
       if (!stages.length) {
         if (!goOn()) { stop(); redraw(); return; }
+        if (root.dataset.pace === undefined) pace = PACE / 3; // the same way again
         stages = ["wires", ...climb("d")];
       }
       light(stages.shift());
-      timer = setTimeout(next, Number(root.dataset.pace ?? PACE));
+      timer = setTimeout(next, pace);
     };
     timer = 1;
     root.classList.add("live-playing");
