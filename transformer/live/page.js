@@ -307,16 +307,16 @@ function mount(root, data) {
     if (unknown.length) {
       const first = tokens.indexOf(unknown[0]), offered = typing.nearest(tokens, first), sign = /^\p{P}$/u.test(unknown[0].text);
       lines.push(h("p", { class: "live-read" }, tokens.map((token) => h("span", { class: token.id === null ? "live-pad live-unknown" : "live-pad" }, token.text))));
-      lines.push(h("p", { class: "live-problem" }, `“${unknown[0].text.slice(0, 40)}” is not in the vocabulary`,
-        unknown.length > 1 && `, nor ${unknown.length === 2 ? "is one other word" : `are ${unknown.length - 1} others`}`,
+      const names = [...new Set(unknown.map(({ text }) => `“${text.slice(0, 40)}”`))], several = names.length > 1;
+      lines.push(h("p", { class: "live-problem" }, several ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)} are not in the vocabulary` : `${names[0]} is not in the vocabulary`,
         sign ? [". ", button("suggest-none", { onclick: () => replaceWord(tokens, first, null) }, "Leave it out")]
-          : [offered.length ? ". In its place: " : `. The vocabulary has ${source.words.length} words, such as `,
+          : [offered.length ? (several ? `. In place of ${names[0]}: ` : ". In its place: ") : `. The vocabulary has ${source.words.length} words, such as `,
         (offered.length ? offered : source.words.filter((word) => word.length > 2).slice(0, 4)).map((word, i) => button(`suggest-${i}`, { onclick: () => replaceWord(tokens, first, word) }, word, gloss(typing.meaning(word))))]));
     }
     if (problem) lines.push(h("p", { class: "live-problem" }, problem));
     const strange = tokens.filter((token) => token.text === "<unk>").length;
     if (strange) lines.push(h("p", { class: "live-problem" }, `${strange} of the characters ${strange > 1 ? "were" : "was"} in no training sentence: <unk>.`));
-    if ((unknown.length || problem) && shown) lines.push(h("p", { class: "live-still-shown" }, "Below, still: ", quoted(shown.sentence)));
+    if ((unknown.length || problem) && shown) lines.push(h("p", { class: "live-still-shown" }, "Below you still see ", quoted(shown.sentence), "."));
     hint.textContent = "";
     notes.replaceChildren(...lines, hint);
     root.classList.toggle("live-stale", understood !== shown);
