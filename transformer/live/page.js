@@ -500,7 +500,7 @@ function mount(root, data) {
     const title = part.layer ? `${part.side === "e" ? "Encoder" : "Decoder"} layer ${part.layer}, ${part.name}` : `${part.side === "e" ? "Encoder" : "Decoder"}, ${part.name}`;
     const norm = after ? number(Math.min(1, length(after) / (2.2 * Math.sqrt(config.d_model))), 3) : 0;
     return h("li", { class: `live-block live-kind-${part.kind}`, "data-at": part.at, style: { "--norm": norm } },
-      button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: () => look({ at: part.at, query: null, key: null, tab: "detail" }) },
+      button(`at-${part.at}`, { "aria-label": broken ? `${title}, changed` : title, "aria-pressed": String(part.at === state.at), onclick: () => { const to = { at: part.at, query: null, key: null }; if (tour?.onMap) set(to, "part")(); else look({ ...to, tab: "detail" }); } },
         h("span", { class: "live-name" }, part.name, broken && h("em", {}, " changed")), extra),
       after && h("span", { class: "live-stream" },
         h("i", {}), h("small", {}, number(length(after), 1), read_out && [" · would say ", word(targetText(read_out.id))])));
@@ -821,6 +821,7 @@ function mount(root, data) {
     chance: percent(probabilityOf(view.trace, view.tokens[view.at])),
     chanceOf: (word) => probabilityOf(view.trace, target.ids.get(word)),
     chanceWas: (word) => Math.exp(view.wholeLogged[target.ids.get(word)]),
+    saidAfter: (at) => { const part = byPlace.get(at); return part.side === "d" && part.layer ? targetText(probe(row(recordOf(part).x, view.at)).id) : null; },
     firstToSay: (word) => parts.find((part) => part.side === "d" && part.layer && targetText(probe(row(recordOf(part).x, view.at)).id) === word)?.at,
   };
 
@@ -849,7 +850,15 @@ function mount(root, data) {
 
   const chapterLink = (chapter) => (data.links === null || data.links === undefined ? h("span", { class: "live-note" }, `More: chapter ${chapter}.`)
     : h("a", { href: `${data.links}${PAGES[chapter]}.html` }, `More in chapter ${chapter}`));
-  const tour = canTour() ? makeTour({ root, seen, go, link: chapterLink, changed: () => update("step") }) : null;
+  const tour = canTour() ? makeTour({ root, seen, go, link: chapterLink, changed: () => update("step"), finished }) : null;
+
+  // The tour ends where a sentence is typed.
+  function finished() {
+    hint.textContent = said.textContent = "That was the tour. Now type a sentence of your own.";
+    form.scrollIntoView({ block: "center", behavior: "instant" });
+    input.focus({ preventScroll: true });
+    input.select();
+  }
 
   // An address may name a card, alone or with a state.
   function startTour(hash) {

@@ -108,7 +108,7 @@ const CARDS = [
   {
     title: "Only backwards",
     state: `${SELLS}&t=3&at=d1.self&h=2`,
-    text: "On the right is the decoder, which writes the English. Its self-attention looks at the English words so far, and each of them looks only at itself and at earlier ones: the rest is masked.",
+    text: "The decoder writes the English. Its self-attention looks at the English words so far, and each of them looks only at itself and at earlier ones: the rest is masked.",
     ask: "We take the mask away. What will become of the translation?",
     options: ["it breaks down", "it stays as it is", "other words come out"],
     right: (see) => (see.changed === 0 ? "it stays as it is" : see.changed > 3 ? "it breaks down" : "other words come out"),
@@ -144,6 +144,7 @@ const CARDS = [
     points: ".live-tower:nth-child(2)",
     after: `${SELLS}&t=2&at=d2.cross&tab=detail`,
     done: (see) => see.state.at === see.firstToSay(see.words[2]),
+    notYet: (see) => (see.state.at === "target" ? null : see.saidAfter(see.state.at) ? `Not yet: after this part it would say *${see.saidAfter(see.state.at)}*${see.saidAfter(see.state.at) === see.words[2] ? ", but another part said so first" : ""}.` : "Not yet: it is one of the parts in the decoder’s two layers."),
     reveal: (see) => `From here on it would say *${see.words[2]}*. This is the part you opened in the last card. Take such words as hints: nobody trained the output to read the vectors inside.`,
     chapter: 14,
   },
@@ -180,22 +181,21 @@ const CARDS = [
 // A text in which the words between stars are set apart.
 const marked = (text) => text.split("*").map((part, i) => (i % 2 ? h("i", {}, part) : part));
 
-// Of the page a tour needs its element, what is `seen` there, and how to `go` to an address.
-function makeTour({ root, seen, go, link, changed }) {
+// Of the page a tour needs its element, what is `seen` there, how to `go` to an address, and what to do when it is `finished`.
+function makeTour({ root, seen, go, link, changed, finished }) {
   const panel = h("section", { class: "live-tour", "aria-label": "Tour", onkeydown: (event) => { if (event.key === "Escape") close(); } });
   const ticked = new Set();
-  let card = null, guess = null, told = null;
+  let card = null, guess = null, told = null, hint = null;
 
   const control = (key, attributes, ...children) => h("button", { type: "button", "data-key": key, ...attributes }, ...children);
 
   function show(number, from = CARDS[number].state) {
     if (card === null) makeRoom(true);
     card = number;
-    guess = told = null;
+    guess = told = hint = null;
     draw();
     go(from);
     panel.querySelector("h2").focus({ preventScroll: true });
-    panel.scrollTop = 0;
   }
 
   // In the book the list of chapters makes room.
@@ -217,23 +217,25 @@ function makeTour({ root, seen, go, link, changed }) {
     const { title, text, ask, options, task, after, chapter } = CARDS[card], last = card === CARDS.length - 1;
     const option = (each, i) => control(`guess-${i}`, { "aria-pressed": String(guess === each), "aria-disabled": told && "true",
       onclick: () => { if (!told) { guess = each; draw(); bring(); } } }, each, told?.answer === each && " ✓");
-    const verdict = told && guess !== null && (guess === told.answer ? "You guessed right. " : `You guessed “${guess}”. `);
+    const wrong = told && guess !== null && guess !== told.answer, verdict = told && guess !== null && (wrong ? `Not quite: you guessed “${guess}”. ` : "Right. ");
     const focused = panel.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     panel.classList.toggle("live-guessed", guess !== null || told !== null);
+    panel.classList.toggle("live-answered", told !== null);
     panel.replaceChildren(...[
       h("p", { class: "live-tour-where" }, h("span", {}, `Card ${card + 1} of ${CARDS.length}`),
         h("span", { class: "live-ticks", role: "img", "aria-label": `${ticked.size} of ${CARDS.length} done` },
           CARDS.map((_, i) => h("i", { class: [ticked.has(i) && "live-ticked", i === card && "live-on"].filter(Boolean).join(" ") || null }))),
         control("tour-close", { "aria-label": "Close the tour", onclick: close }, "×")),
       h("h2", { tabindex: "-1" }, title),
-      h("p", { class: "live-tour-text" }, marked(text)),
+      h("div", { class: "live-tour-body" }, h("p", { class: "live-tour-text" }, marked(text)),
       h("p", { class: "live-tour-ask", id: "live-tour-ask" }, marked(ask)),
       h("div", { class: "live-tour-options", role: "group", "aria-labelledby": "live-tour-ask" }, options.map(option)),
       guess !== null && !told && h("p", { class: "live-tour-task" }, "→ ", marked(task), " ", control("tour-do", { onclick: () => go(after) }, "Show me")),
-      h("p", { class: "live-tour-told", role: "status" }, told && [h("b", {}, "✓ "), verdict, marked(told.text), " ", link(chapter)]),
+      h("p", { class: wrong || hint ? "live-tour-told live-wrong" : "live-tour-told", role: "status" }, told ? [!wrong && h("b", {}, "✓ "), verdict, marked(told.text), " ", link(chapter)] : hint && marked(hint))),
       h("p", { class: "live-tour-nav" }, control("tour-back", { "aria-disabled": card === 0 && "true", onclick: () => card > 0 && show(card - 1) }, "Back"),
-        last ? control("tour-next", { class: told && "live-go", onclick: close }, "Finish") : control("tour-next", { class: told && "live-go", onclick: () => show(card + 1) }, told ? "Next" : "Skip")),
+        last ? control("tour-next", { class: told && "live-go", onclick: () => { close(); finished(); } }, "Finish") : control("tour-next", { class: told && "live-go", onclick: () => show(card + 1) }, told ? "Next" : "Skip")),
     ].filter(Boolean));
+    fit();
     const again = focused && [...panel.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused);
     (again ?? (focused === "tour-do" ? panel.querySelector('[data-key="tour-next"]') : null))?.focus({ preventScroll: true });
   }
@@ -248,15 +250,22 @@ function makeTour({ root, seen, go, link, changed }) {
   function update() {
     for (const each of root.querySelectorAll(".live-pointed")) each.classList.remove("live-pointed");
     if (card === null || !seen()) return;
-    const { done, right, reveal, points } = CARDS[card], see = seen();
+    const { done, right, reveal, points, notYet } = CARDS[card], see = seen(), before = hint;
     if (!told && done(see)) {
       told = { answer: right(see), text: reveal(see) };
+      hint = null;
       ticked.add(card);
       draw();
     }
+    hint = (!told && notYet?.(see)) || null;
+    if (!told && hint !== before) draw();
     for (const each of root.querySelectorAll(points)) if (!told) each.classList.add("live-pointed");
   }
 
+  // At the top of the page the card begins lower in the window, and has less room.
+  const fit = () => { if (card !== null) panel.style.setProperty("--live-from", `${Math.max(0, Math.round(root.getBoundingClientRect().top))}px`); };
+  addEventListener("scroll", fit, { passive: true });
+
   draw();
-  return { panel, show, close, update, bring, get card() { return card; }, get pointed() { return root.querySelector(".live-pointed"); } };
+  return { panel, show, close, update, bring, get card() { return card; }, get onMap() { return card !== null && Boolean(CARDS[card].notYet); }, get pointed() { return root.querySelector(".live-pointed"); } };
 }
