@@ -2,6 +2,7 @@
 
 import hashlib
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ _STYLE = (_HERE / "touch.css").read_text(encoding="utf-8")
 class Guess:
     """A question to guess at before touching: what to choose from, and what is right.
 
-    `answer` is shown once something was chosen, or where styles are not understood.
+    Words of the question between asterisks are set in italics. `answer` is shown once
+    something was chosen, or where styles are not understood.
 
     Raises:
         ValueError: when `right` is not the place of a choice.
@@ -40,9 +42,10 @@ class Guess:
             f'<label for="guess-{key}-{place}">{html.escape(choice)}</label>'
             for place, choice in enumerate(self.choices)
         )
+        question = re.sub(r"\*(.+?)\*", r"<em>\1</em>", html.escape(self.question))
         return (
             '<fieldset class="touch-ask"><legend><strong>Guess first.</strong> '
-            f"{html.escape(self.question)}</legend>\n{choices}\n"
+            f"{question}</legend>\n{choices}\n"
             '<p role="status"><span class="touch-yes">Yes.</span> '
             f'<span class="touch-no">No.</span> {html.escape(self.answer)}</p>'
             "</fieldset>"

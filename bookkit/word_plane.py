@@ -66,12 +66,17 @@ class WordPlane:
         shares = self.scores[side][self.words[word]].softmax(dim=0)
         return {name: shares[ids].sum().item() for name, ids in self.groups.items()}
 
+    def _whole(self, side: str, word: str) -> dict[str, float]:
+        """What is expected, and last what is left for words of no group."""
+        groups = self.expected(side, word)
+        return groups | {"other": max(0.0, 1 - sum(groups.values()))}
+
     def say(self, word: str) -> str:
         """What the model expects beside a word in its place, in a sentence."""
         told = []
         for side in self.scores:
-            shares = self.expected(side, word).items()
-            most = sorted(shares, key=lambda each: -each[1])
+            *groups, other = self._whole(side, word).items()
+            most = [*sorted(groups, key=lambda each: -each[1]), other]
             words = [
                 f"{name} {_short(share)}" for name, share in most if share >= 0.045
             ]
@@ -156,7 +161,7 @@ class WordPlane:
         parts = "".join(
             f'<i style="--c: {_colour(number)}; width: {100 * share:.1f}%">'
             f"{f'{html.escape(name)} {_short(share)}' if share > 0.25 else ''}</i>"
-            for number, (name, share) in enumerate(self.expected(side, word).items())
+            for number, (name, share) in enumerate(self._whole(side, word).items())
         )
         return f'<span>{side} it</span><span class="bar">{parts}</span>'
 

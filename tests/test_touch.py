@@ -155,7 +155,7 @@ def plane() -> WordPlane:
     torch.manual_seed(0)
     vectors, axes = torch.randn(6, 4), torch.eye(4)[:, :2]
     sides = {side: torch.nn.Linear(4, 6) for side in ("before", "after")}
-    kinds = {"vowels": ["a", "e"], "others": ["b", "c", "d"], "none": ["·"]}
+    kinds = {"vowels": ["a", "e"], "the rest": ["b", "c", "d"]}
     return WordPlane(vectors, axes, sides, list("abcde·"), kinds, ["b", "a"], GUESS)
 
 
@@ -166,7 +166,8 @@ def test_a_word_in_its_place_is_expected_beside_what_the_maps_say() -> None:
     shares = before(vectors[1]).softmax(-1)
     found = plane().expected("before", "b")
     assert found["vowels"] == pytest.approx((shares[0] + shares[4]).item(), abs=1e-3)
-    assert sum(found.values()) == pytest.approx(1)
+    assert sum(found.values()) == pytest.approx(1 - shares[5].item(), abs=1e-3)
+    assert f"other .{100 * shares[5].item():.0f} before it" in plane().say("b")
     drawn = plane()._repr_html_().partition("<script>")[0]
     assert drawn.count("●</text>") == 2
     assert drawn.count("■</text>") == 3
