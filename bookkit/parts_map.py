@@ -123,7 +123,8 @@ class PartsMap:
     def _box(self, part: Piece, number: int) -> str:
         """A part as a switch, with a bar for its share of all parameters."""
         size, times = self.size(part), self.times(part)
-        held = f"{size * times / 1e6:.2f} M" if size else "none"
+        often = f"{times} × " if times > 1 else ""
+        held = f"{often}{size / 1e6:.2f} M" if size else "none"
         checked = " checked" if number == self.first else ""
         return (
             f'<label style="--n: {size * times / self.total:.3f}"><input type="radio" '
