@@ -236,6 +236,8 @@ function makeTour({ root, seen, go, link, changed, finished }) {
         last ? control("tour-next", { class: told && "live-go", onclick: () => { close(); finished(); } }, "Finish") : control("tour-next", { class: told && "live-go", onclick: () => show(card + 1) }, told ? "Next" : "Skip")),
     ].filter(Boolean));
     fit();
+    const body = panel.querySelector(".live-tour-body");
+    if (guess !== null && !told) body.scrollTop = body.scrollHeight; // the task
     const again = focused && [...panel.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused);
     (again ?? (focused === "tour-do" ? panel.querySelector('[data-key="tour-next"]') : null))?.focus({ preventScroll: true });
   }
