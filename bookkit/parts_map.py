@@ -124,7 +124,8 @@ class PartsMap:
         """A part as a switch, with a bar for its share of all parameters."""
         size, times = self.size(part), self.times(part)
         often = f"{times} × " if times > 1 else ""
-        held = f"{often}{size / 1e6:.2f} M" if size else "none"
+        count = f"{size / 1e6:.2f} M" if size > 9999 else f"{size:,}"
+        held = f"{often}{count}" if size else "none"
         checked = " checked" if number == self.first else ""
         return (
             f'<label style="--n: {size * times / self.total:.3f}"><input type="radio" '

@@ -17,8 +17,8 @@ _STYLE = (_HERE / "touch.css").read_text(encoding="utf-8")
 class Guess:
     """A question to guess at before touching: what to choose from, and what is right.
 
-    Words of the question between asterisks are set in italics. `answer` is shown once
-    something was chosen, or where styles are not understood.
+    `answer` is shown once something was chosen, or where styles are not understood.
+    Words between asterisks are set in italics.
 
     Raises:
         ValueError: when `right` is not the place of a choice.
@@ -39,17 +39,21 @@ class Guess:
         choices = "\n".join(
             f'<input type="radio" name="guess-{key}" id="guess-{key}-{place}"'
             f"{' data-right' if place == self.right else ''}>"
-            f'<label for="guess-{key}-{place}">{html.escape(choice)}</label>'
+            f'<label for="guess-{key}-{place}">{_set(choice)}</label>'
             for place, choice in enumerate(self.choices)
         )
-        question = re.sub(r"\*(.+?)\*", r"<em>\1</em>", html.escape(self.question))
         return (
             '<fieldset class="touch-ask"><legend><strong>Guess first.</strong> '
-            f"{question}</legend>\n{choices}\n"
+            f"{_set(self.question)}</legend>\n{choices}\n"
             '<p role="status"><span class="touch-yes">Yes.</span> '
-            f'<span class="touch-no">No.</span> {html.escape(self.answer)}</p>'
+            f'<span class="touch-no">No.</span> {_set(self.answer)}</p>'
             "</fieldset>"
         )
+
+
+def _set(words: str) -> str:
+    """Words as HTML, with italics for what stands between asterisks."""
+    return re.sub(r"\*(.+?)\*", r"<em>\1</em>", html.escape(words))
 
 
 def piece(name: str, guess: Guess, **fields: Any) -> str:
