@@ -60,6 +60,7 @@ def test_the_package_reads_pickles_with_weights_only() -> None:
     root = Path(__file__).resolve().parent.parent / "transformer"
     for module in root.rglob("*.py"):
         text = module.read_text(encoding="utf-8").replace(".eval(", "")
+        text = text.replace("from pickle import UnpicklingError", "")  # an error only
         words = ["pickle", "marshal", "shelve"]
         if module.parent.name != "doctor":  # which runs the reader's own source
             words += ["eval(", "exec("]
