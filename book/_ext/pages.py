@@ -201,7 +201,7 @@ def mend(
     body = body.replace('<div role="list" class="citation-list">', "<div>")
     body = re.sub(r'<th class="head[^"]*">(<p>)?(</p>)?</th>', "<td></td>", body)
     for _ in range(2):  # one inside another
-        body = re.sub(r'<span class="(?:pre|[wnp])">([^<]*)</span>', r"\1", body)
+        body = re.sub(r'<span class="(?:pre|colon|[wnop])">([^<]*)</span>', r"\1", body)
     body = BESIDE.sub(r'<span class="kept">\g<0></span>', body)
     body = re.sub(r"(Solution to)(<a [^>]*>) ", r"\1 \2", body)
     context["body"] = re.sub(
