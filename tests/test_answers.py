@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bookkit.checks
-import tests.exercises
 from bookkit.exercises import exercise
+from tests.exercises import tried
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -97,18 +97,6 @@ BY_HAND = {  # the right answer first
 NUMBERS = [0, 0.25, -1, -2.5, 1, 2, 3.5, 7, 19, 100, 1234.5, 1e-7, 3e9, 123_456_789]
 
 
-def tried(check):
-    """Answers from the tests of exercises, right and wrong."""
-    for module in pkgutil.iter_modules(tests.exercises.__path__):
-        beside = importlib.import_module(f"tests.exercises.{module.name}")
-        for test in vars(beside).values():
-            for mark in getattr(test, "pytestmark", []):
-                rows = mark.args[1] if mark.name == "parametrize" else []
-                for row in rows:
-                    if isinstance(row, tuple) and row[0] is check:
-                        yield row[1]
-
-
 def swept(form):
     """Answers of the form's own shape, most of them far from right."""
     count = len(form.labels)
@@ -148,28 +136,29 @@ def keyed(answer, check):
 
 
 @pytest.fixture(scope="module")
-def judged(browser):
-    """What the page says of answers: one page for all of them."""
+def page(browser):
+    """A page with all checks, and no form yet."""
     page = browser.new_page()
     page.set_content(f"<script>{SCRIPT}</script>")
     made = [registered(name, check.form) for name, check in CHECKS.items()]
     page.add_script_tag(content="\n".join(made))
-    yield lambda rows: page.evaluate(
-        "rows => rows.map(([name, answer]) => py.judge(checks[name](), answer))", rows
-    )
+    yield page
     page.close()
 
 
-def test_a_page_says_of_every_answer_what_the_notebook_says(judged):
-    rows, wanted = [], []
+def test_a_page_says_of_every_answer_what_the_notebook_says(page):
+    rows, wanted, tests_try = [], [], [*tried()]
     for name, check in CHECKS.items():
         before = len(rows)
-        says, answers = check, [*tried(check), *swept(check.form)]
         if check.form.by_hand:
             says, answers = exercise(check.form.judge), BY_HAND[name]
             first, *others = map(says, answers)
             assert first.ok
             assert len({other.message for other in others}) >= len(others) - 2
+        else:
+            says = check
+            answers = [row[1] for row in tests_try if row[0] is check]
+            answers += swept(check.form)
         for answer in answers:
             given = written(answer)
             matrix = check.form.gives == "matrix" and not check.form.ticks
@@ -180,7 +169,10 @@ def test_a_page_says_of_every_answer_what_the_notebook_says(judged):
         assert len(rows) - before >= 5, name
         kinds = {verdict.kind for verdict in wanted[before:]}
         assert kinds >= {"right", "wrong"}, name
-    for (name, given), verdict, found in zip(rows, wanted, judged(rows), strict=True):
+    judged = page.evaluate(
+        "rows => rows.map(([name, answer]) => py.judge(checks[name](), answer))", rows
+    )
+    for (name, given), verdict, found in zip(rows, wanted, judged, strict=True):
         assert found["kind"] == verdict.kind, (name, given, verdict, found)
         if verdict.kind != "unanswered":
             assert found["message"] == repr(verdict)[2:], (name, given)
@@ -214,8 +206,7 @@ def fits(matrix):
         ("", None),
     ],
 )
-def test_a_number_may_be_arithmetic(judged, browser, written, value):
-    (page,) = browser.contexts[-1].pages
+def test_a_number_may_be_arithmetic(page, written, value):
     found = page.evaluate(
         "text => { try { return calculate(text) } catch (e) { return String(e) } }",
         written,
@@ -235,8 +226,7 @@ def test_python_that_is_not_compiled_is_named():
         compiled(check)
 
 
-def test_the_page_says_what_to_do_next(judged, browser):
-    (page,) = browser.contexts[-1].pages
+def test_the_page_says_what_to_do_next(page):
     for name, given, words in (
         ("masks.check_window", None, "○ Tick at least one square."),
         ("embedding.check_moved", "all", "or a range, such as 0–7."),

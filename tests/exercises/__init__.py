@@ -1,6 +1,8 @@
 """Wrong answers to the exercises, each with the mistake that its verdict names."""
 
-from collections.abc import Callable, Sequence
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -31,3 +33,13 @@ def named_mistakes(rows: Sequence[tuple[Check, Any, str]]) -> Callable[..., None
         assert words in verdict.message, verdict
 
     return test
+
+
+def tried() -> Iterator[tuple[Any, ...]]:
+    """What the tests beside this try: check, answer, and of a mistake its words."""
+    for module in pkgutil.iter_modules(__path__):
+        beside = importlib.import_module(f"{__name__}.{module.name}")
+        for test in vars(beside).values():
+            for mark in getattr(test, "pytestmark", []):
+                if mark.name == "parametrize":
+                    yield from (row for row in mark.args[1] if isinstance(row, tuple))

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import bookkit.checks
-import tests.exercises
 import transformer
+from tests.exercises import tried
 from transformer import micro
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,18 +143,13 @@ def test_nothing_given_back_is_no_answer_yet(check, answer):
 
 def test_every_check_names_two_wrong_answers_or_more():
     """Of each check, the tests beside this one try at least two misconceptions."""
-    tried = Counter()
-    for module in pkgutil.iter_modules(tests.exercises.__path__):
-        beside = importlib.import_module(f"tests.exercises.{module.name}")
-        for test in vars(beside).values():
-            for mark in getattr(test, "pytestmark", []):
-                rows = mark.args[1] if mark.name == "parametrize" else []
-                for row in rows:
-                    if isinstance(row, tuple) and len(row) == 3 and row[0] in CHECKS:
-                        assert len(row[2]) > 1
-                        tried[name_of(row[0])] += 1
-    assert set(tried) == set(map(name_of, CHECKS))
-    assert min(tried.values()) >= 2, tried.most_common()[-1]
+    named = Counter()
+    for check, *rest in tried():
+        if len(rest) == 2 and check in CHECKS:
+            assert len(rest[1]) > 1
+            named[name_of(check)] += 1
+    assert set(named) == set(map(name_of, CHECKS))
+    assert min(named.values()) >= 2, named.most_common()[-1]
 
 
 JUNK = {
