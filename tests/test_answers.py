@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bookkit.checks
-from bookkit.exercises import exercise
+from bookkit.exercises import exercise, right
 from tests.exercises import tried
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,6 +224,18 @@ def test_python_that_is_not_compiled_is_named():
 
     with pytest.raises(Unknown, match="line 2: while answer"):
         compiled(check)
+
+    def said(answer):
+        return right(f"{answer:,}")
+
+    with pytest.raises(Unknown, match="line 2: the format ,"):
+        compiled(said)
+
+    def few(answer):
+        return right(", ".join(each for each in answer if each))
+
+    with pytest.raises(Unknown, match="line 2: an `if` in a comprehension"):
+        compiled(few)
 
 
 def test_the_page_says_what_to_do_next(page):

@@ -1,15 +1,17 @@
 """Compile a check of an exercise to JavaScript, so that a page answers as Python does.
 
-A small Python: functions of numbers, text, lists and dictionaries, without classes,
-`while`, `try` or tensors. Globals are compiled too where they are functions, and
-written out where they are data, whatever computed them. All that Python's operators and
-built-in functions mean is in `py`, in book/_static/answers.js.
+A small Python, no larger than the checks need: functions of numbers, text, lists and
+dictionaries, without classes, `while`, `try` or tensors. Globals are compiled too where
+they are functions, and written out where they are data, whatever computed them. All
+that Python's operators and built-in functions mean is in `py`, in
+book/_static/answers.js.
 """
 
 import ast
 import inspect
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable
 from types import FunctionType
@@ -18,13 +20,13 @@ from typing import Any
 from bookkit import exercises
 
 BUILTINS = {
-    *("abs", "all", "any", "enumerate", "float", "int", "len", "list", "map", "max"),
-    *("min", "range", "round", "set", "sorted", "str", "sum", "tuple", "zip"),
+    *("abs", "all", "any", "int", "len", "list", "map", "max", "min", "range", "set"),
+    *("sorted", "str", "sum", "tuple", "zip"),
 }
-READERS = ("right", "wrong", "number", "numbers", "truth", "blanks", "unanswered")
+READERS = ("right", "wrong", "number", "numbers", "blanks")
 RESERVED = {"new", "default", "delete", "function", "this", "var", "let", "typeof"}
 ARITHMETIC = {ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-CALLED = {ast.Add: "add", ast.Mod: "mod", ast.FloorDiv: "floordiv", ast.BitOr: "union"}
+CALLED = {ast.Add: "add", ast.FloorDiv: "floordiv", ast.BitOr: "union"}
 ORDER = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 EQUAL = {ast.Eq: "py.eq", ast.NotEq: "!py.eq", ast.In: "py.has", ast.NotIn: "!py.has"}
 
@@ -86,7 +88,6 @@ class Compiler:
         """A function, its variables declared at its head."""
         outer = self.local
         given = [each.arg for each in node.args.args]
-        kept = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         stored = {
             n.id
             for part in node.body
@@ -94,7 +95,7 @@ class Compiler:
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }
         inner = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
-        self.local = outer | set(given) | (stored & kept) | inner
+        self.local = outer | set(given) | stored | inner
         declared = ", ".join(map(name, sorted(stored - set(given))))
         lines = [f"let {declared};"] if declared else []
         lines += [self.statement(part) for part in node.body]
@@ -105,8 +106,8 @@ class Compiler:
 
     def own(self, node: ast.AST) -> list[ast.AST]:
         """A node and all in it, but for the insides of functions and comprehensions."""
-        apart = (ast.FunctionDef, ast.Lambda, ast.ListComp, ast.GeneratorExp)
-        if isinstance(node, (*apart, ast.SetComp, ast.DictComp)):
+        apart = ast.FunctionDef | ast.Lambda | ast.ListComp | ast.GeneratorExp
+        if isinstance(node, apart | ast.SetComp):
             return []
         return [node, *(n for c in ast.iter_child_nodes(node) for n in self.own(c))]
 
@@ -136,8 +137,6 @@ class Compiler:
                 return self.define(node)
             case ast.Return(value):
                 return f"return {self.value(value) if value else 'null'};"
-            case ast.Raise(ast.Call(ast.Name("Refused"), [message])):
-                return f"throw new py.Refused({self.value(message)});"
             case ast.If(test, body, otherwise):
                 after = f" else {self.block(otherwise)}" if otherwise else ""
                 return f"if ({self.truth(test)}) {self.block(body)}{after}"
@@ -146,8 +145,6 @@ class Compiler:
                 return f"for ({each}) {self.block(body)}"
             case ast.Continue():
                 return "continue;"
-            case ast.Break():
-                return "break;"
             case ast.Assign([ast.Subscript(held, key)], value):
                 parts = ", ".join(map(self.value, (held, key, value)))
                 return f"py.put({parts});"
@@ -190,11 +187,11 @@ class Compiler:
             case ast.FormattedValue(value, conversion, spec):
                 how = ast.literal_eval(ast.unparse(spec)[1:]) if spec else ""
                 how = "!r" if conversion == ord("r") else how
+                if not re.fullmatch(r"!r|(\.\d)?g|\.\df|", how):
+                    raise Unknown(f"line {node.lineno}: the format {how}")
                 return f"py.format({self.value(value)}, {json.dumps(how)})"
             case ast.List(parts) | ast.Tuple(parts):
                 return f"[{', '.join(map(self.value, parts))}]"
-            case ast.Set(parts):
-                return f"py.set([{', '.join(map(self.value, parts))}])"
             case ast.Starred(value):
                 return f"...py.list({self.value(value)})"
             case ast.Dict(keys, values) if None not in keys:
@@ -224,20 +221,17 @@ class Compiler:
                 return f"py.slice({self.value(held)}, {', '.join(ends)})"
             case ast.Subscript(held, key):
                 return f"py.at({self.value(held)}, {self.value(key)})"
-            case ast.ListComp(made, loops) | ast.GeneratorExp(made, loops):
-                return self.comprehension(made, loops)
-            case ast.SetComp(made, loops):
-                return f"py.set({self.comprehension(made, loops)})"
-            case ast.DictComp(key, value, loops):
-                pair = ast.copy_location(ast.List([key, value], ast.Load()), node)
-                return f"py.dict({self.comprehension(pair, loops)})"
+            case ast.ListComp(made, [loop]) | ast.GeneratorExp(made, [loop]):
+                return self.comprehension(made, loop)
+            case ast.SetComp(made, [loop]):
+                return f"py.set({self.comprehension(made, loop)})"
             case ast.Lambda(args, body):
                 outer, self.local = self.local, self.local | {a.arg for a in args.args}
                 made = f"(({self.parameters(args)}) => {self.value(body)})"
                 self.local = outer
                 return made
-            case ast.Attribute(ast.Name("math"), attr) if attr in ("pi", "inf"):
-                return literal(getattr(math, attr)).replace("Infinity", "py.inf")
+            case ast.Attribute(ast.Name("math"), "pi"):
+                return literal(math.pi)
             case ast.Call(function, args, keywords):
                 return self.call(function, args, keywords)
         raise Unknown(f"line {node.lineno}: {ast.unparse(node)}")
@@ -295,22 +289,17 @@ class Compiler:
                 raise Unknown(f"line {node.lineno}: {ast.unparse(node)}")
         return f"({' && '.join(made)})"
 
-    def comprehension(self, made: ast.expr, loops: list[ast.comprehension]) -> str:
-        """A list of what is made in one loop or in several, one inside another."""
-        loop, *inner = loops
-        series = f"py.list({self.value(loop.iter)})"
+    def comprehension(self, made: ast.expr, loop: ast.comprehension) -> str:
+        """A list of what is made in a loop."""
+        if loop.ifs:
+            raise Unknown(f"line {made.lineno}: an `if` in a comprehension")
+        series = self.value(loop.iter)
         outer = self.local
         targets = [n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)]
         self.local = outer | set(targets)
-        each = f"({self.target(loop.target)})"
-        for test in loop.ifs:
-            series += f".filter({each} => {self.truth(test)})"
-        if inner:
-            text = f"{series}.flatMap({each} => {self.comprehension(made, inner)})"
-        else:
-            text = f"{series}.map({each} => {self.value(made)})"
+        each = f"({self.target(loop.target)}) => {self.value(made)}"
         self.local = outer
-        return text
+        return f"py.list({series}).map({each})"
 
 
 def compiled(check: Callable[..., Any]) -> str:

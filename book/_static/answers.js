@@ -11,7 +11,6 @@ const py = (() => {
     has(k) { return this.map.has(this.key(k)); }
     items() { return [...this.map.values()]; }
     keys() { return this.items().map(([k]) => k); }
-    values() { return this.items().map(([, v]) => v); }
   }
   const list = (x) => (x instanceof Dict ? x.keys() : [...x]);
   const eq = (a, b) => (Array.isArray(a) && Array.isArray(b) ? a.length === b.length && a.every((x, i) => eq(x, b[i])) : a === b);
@@ -31,19 +30,17 @@ const py = (() => {
   const format = (x, spec) => {
     if (spec === "!r") return repr(x);
     if (spec === "") return Array.isArray(x) ? repr(x) : String(x);
-    const [, plus, comma, digits, kind] = /^(\+?)(,?)(?:\.(\d+))?([gfd])$/.exec(spec);
-    let text = kind === "f" ? x.toFixed(digits ?? 6) : kind === "d" ? String(x) : general(x, Number(digits ?? 6) || 1);
-    if (comma) text = text.replace(/\d(?=(\d{3})+(\.|$))/g, "$&,");
-    return plus && x >= 0 ? `+${text}` : text;
+    const digits = Number(spec.match(/\d/)?.[0] ?? 6);
+    return spec.endsWith("f") ? x.toFixed(digits) : general(x, digits);
   };
 
   const named = (x) => (Array.isArray(x) ? "a list" : typeof x === "object" ? "a dict" : typeof x === "string" ? "text" : Number.isInteger(x) ? "an int" : "a float");
-  const number = (answer, wanted = "a number") => {
+  const number = (answer) => {
     if (answer === null) throw new Unanswered();
-    if (typeof answer === "string") throw new Refused(`The answer should be ${wanted}, without quotes.`);
+    if (typeof answer === "string") throw new Refused("The answer should be a number, without quotes.");
     if (typeof answer === "boolean") return Number(answer);
-    if (typeof answer !== "number") throw new Refused(`The answer should be ${wanted}, not ${named(answer)}.`);
-    if (!Number.isFinite(answer)) throw new Refused(`The answer should be ${wanted}; yours is ${told(answer)}.`);
+    if (typeof answer !== "number") throw new Refused(`The answer should be a number, not ${named(answer)}.`);
+    if (!Number.isFinite(answer)) throw new Refused(`The answer should be a number; yours is ${told(answer)}.`);
     return answer;
   };
   const numbers = (answer, wanted) => {
@@ -73,20 +70,18 @@ const py = (() => {
 
   return {
     Refused, list, eq, set, truthy, sum, format, number, numbers, blanks,
-    inf: Infinity,
     dict: (pairs) => new Dict(pairs),
     put: (x, k, v) => (x instanceof Dict ? x.put(k, v) : (x[k] = v)),
     at: (x, k) => (x instanceof Dict ? x.get(k) : x.at(k)),
     slice: (x, from, to) => x.slice(from ?? 0, to ?? undefined),
     has: (one, x) => (typeof x === "string" ? x.includes(one) : x instanceof Dict ? x.has(one) : x.some((other) => eq(one, other))),
     add: (a, b) => (Array.isArray(a) ? [...a, ...b] : a + b),
-    mod: (a, b) => ((a % b) + b) % b,
     floordiv: (a, b) => Math.floor(a / b),
     union: (a, b) => new Dict([...a.items(), ...b.items()]),
     join: (parts) => parts.join(""),
     method: (x, name, ...rest) => (x instanceof Dict ? x[name](...rest) : methods[name](x, ...rest)),
     len: (x) => (x instanceof Dict ? x.map.size : x.length),
-    abs: Math.abs, max: most(1), min: most(-1), int: Math.trunc, float: Number, str: String, round: Math.round,
+    abs: Math.abs, max: most(1), min: most(-1), int: Math.trunc, str: String,
     tuple: list,
     all: (x) => list(x).every(truthy),
     any: (x) => list(x).some(truthy),
@@ -94,18 +89,10 @@ const py = (() => {
     sorted: (x) => list(x).sort((a, b) => (a < b ? -1 : a > b ? 1 : 0)),
     range: (from, to) => (to === undefined ? [...Array(from).keys()] : [...Array(Math.max(0, to - from)).keys()].map((i) => i + from)),
     zip: (...x) => list(x[0]).map((_, i) => x.map((one) => list(one)[i])),
-    enumerate: (x, from = 0) => list(x).map((one, i) => [i + from, one]),
     right: verdict("right"),
     wrong: verdict("wrong"),
-    unanswered: () => verdict("unanswered")("Not answered yet."),
-    truth: (answer) => {
-      const value = number(answer, "True or False");
-      if (value !== 0 && value !== 1) throw new Refused(`The answer should be True or False, not ${format(value, "g")}.`);
-      return Boolean(value);
-    },
     math: {
-      ...Object.fromEntries(["exp", "log", "log2", "sqrt", "hypot", "floor", "ceil"].map((name) => [name, Math[name]])),
-      isfinite: Number.isFinite,
+      ...Object.fromEntries(["exp", "log", "log2", "sqrt", "hypot"].map((name) => [name, Math[name]])),
       dist: (a, b) => Math.hypot(...a.map((x, i) => x - b[i])),
       isclose: (a, b, { rel_tol = 1e-9, abs_tol = 0 } = {}) =>
         a === b || Math.abs(a - b) <= Math.max(rel_tol * Math.max(Math.abs(a), Math.abs(b)), abs_tol),
