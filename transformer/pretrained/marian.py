@@ -16,12 +16,9 @@ from transformer.checks import (
     InvalidType,
     InvalidValue,
     optional_import,
-    require_beam,
     require_positive,
     with_article,
 )
-from transformer.decoding.search import Sources, as_batch, as_decoder
-from transformer.decoding.step import IncrementalDecoder, evaluating
 from transformer.model import Transformer, TransformerConfig
 from transformer.positional import sinusoids
 from transformer.pretrained.config import (
@@ -41,7 +38,6 @@ __all__ = [
     "to_marian",
     "MarianTokenizer",
     "read_marian",
-    "library_beam_search",
 ]
 
 
@@ -325,70 +321,3 @@ def _read_state(folder: Path) -> Mapping[str, Tensor]:
     if not isinstance(state, Mapping):
         raise InvalidValue(f"{path} holds {type(state).__name__}, no weights by name")
     return state
-
-
-def library_beam_search(
-    decoder: nn.Module | IncrementalDecoder,
-    source_ids: Sources,
-    max_length: int,
-    beam_size: int = 4,
-    length_penalty: float = 1.0,
-) -> list[list[int]]:
-    """What `generate` of the library transformers finds with its defaults.
-
-    Of `beam_size` unfinished translations each step takes the best continuations, twice
-    as many. Those that end among the better half are finished, and as many as
-    `beam_size` of them are kept, by log-probability over length to the power of the
-    penalty. The search stops when the best unfinished one is not above the worst of
-    these. At `max_length` tokens, the end among them, every translation ends.
-
-    Raises:
-        ValueError: for what `beam_search` refuses.
-    """
-    require_beam(beam_size, length_penalty)
-    decoder = as_decoder(decoder)
-    config = decoder.model.config
-    source = as_batch(decoder.model, source_ids, max_length)
-    finished: list[list[tuple[float, list[int]]]] = [[] for _ in source]
-    running: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in source]
-    at_work = list(range(len(source)))
-    with evaluating(decoder.model):
-        state = decoder.prefill(source, max_length, beam_size)
-        tokens = source.new_full((len(source),), config.bos_id)
-        for length in range(1, max_length + 1):
-            chances = state.step(tokens).float().log_softmax(dim=-1)
-            chances[:, [config.pad_id, config.bos_id]] = -torch.inf
-            if length == max_length:
-                chances.fill_(-torch.inf)[:, config.eos_id] = 0.0
-            values, ids = chances.topk(min(2 * beam_size, chances.size(1)))
-            best = zip(values.tolist(), ids.tolist(), strict=True)
-            kept, rows, first = list[int](), list[int](), 0
-            for one in at_work:
-                width = len(running[one])
-                continued = [
-                    (total + value, row, [*before, index])
-                    for row, (total, before) in enumerate(running[one], first)
-                    for value, index in zip(*next(best), strict=True)
-                ]
-                continued.sort(key=lambda each: -each[0])
-                first, continued = first + width, continued[: 2 * beam_size]
-                for total, _, tokens_so_far in continued[:beam_size]:
-                    if tokens_so_far[-1] == config.eos_id and total > -torch.inf:
-                        score = total / length**length_penalty
-                        finished[one].append((score, tokens_so_far[:-1]))
-                finished[one].sort(key=lambda each: -each[0])
-                del finished[one][beam_size:]
-                goes_on = [x for x in continued if x[2][-1] != config.eos_id]
-                goes_on = goes_on[:beam_size]
-                running[one] = [(total, before) for total, _, before in goes_on]
-                full = len(finished[one]) == beam_size
-                ahead = goes_on[0][0] / length**length_penalty
-                if length < max_length and not (full and ahead <= finished[one][-1][0]):
-                    kept.append(one)
-                    rows += [row for _, row, _ in goes_on]
-            if not kept:
-                break
-            at_work = kept
-            tokens = source.new_tensor([t[-1] for one in kept for _, t in running[one]])
-            state.reorder(source.new_tensor(rows))
-    return [found[0][1] for found in finished]
