@@ -382,7 +382,7 @@ def check_detector(answer: Callable[[nn.Module], bool]) -> Verdict:
             return wrong("Call model(source, target), and allow for the last digits.")
         if any((ids[:, 0] == 0).any() for ids in sources):
             return wrong(
-                "Padding goes behind the source: in front it moves every word to "
+                "Padding goes after the source: in front it moves every word to "
                 "another position."
             )
         if sources and not any((ids == 0).any() for ids in sources):

@@ -163,7 +163,7 @@ def _layer(theirs: Any) -> EncoderLayer | DecoderLayer:
 
 
 def _activation(layer: Any) -> nn.Module:
-    """The activation, and the dropout that PyTorch's layers have behind it."""
+    """The activation, and the dropout that PyTorch's layers have after it."""
     found = layer.activation
     if isinstance(found, nn.Module):
         activation = copy.deepcopy(found)
