@@ -498,7 +498,7 @@ def test_the_weight_of_chapter_3_is_worth_a_drag(reader: Reader, file: str) -> N
     reader.key("edit").press("Home")
     assert her.inner_text().split() == ["her", "46%"]
     was = reader.page.locator(".live-was").inner_text()
-    assert was.strip() == "her was 91%, is 46%."
+    assert was.strip() == "her had 91%, and now has 46%."
 
 
 def test_heads_are_switched_in_their_part_and_in_the_grid(phrasebook: Reader) -> None:

@@ -17,7 +17,7 @@ function makeSayings(page) {
 
   function sayNext() {
     const { state, view } = page, [first, second] = view.ranked;
-    return say(word(targetText(first.id)), ` has ${percent(first.probability)}, `, word(targetText(second.id)), ` comes next with ${percent(second.probability)}.`,
+    return say(word(targetText(first.id)), ` has a probability of ${percent(first.probability)}; `, word(targetText(second.id)), ` comes next with ${percent(second.probability)}.`,
       page.smoothed && state.mode !== "sample" && first.probability > 0.85 && first.probability < 0.93 && " It is never quite sure: in training, a tenth of each answer was kept back for all other tokens (label smoothing).");
   }
 
@@ -26,7 +26,7 @@ function makeSayings(page) {
     const { view } = page, final = view.ranked[0].id, layers = parts.filter((part) => part.side === "d" && part.layer);
     const says = layers.map((part) => probe(row(recordOf(part).x, view.at)).id);
     const from = says.findLastIndex((id) => id !== final) + 1, part = layers[from];
-    if (!part) return say("Only the output makes it ", word(targetText(final)), ".");
+    if (!part) return say("Only at the output does it become ", word(targetText(final)), ".");
     const name = `${part.name.toLowerCase()} in layer ${part.layer}`, below = says.slice(0, from);
     if (!from) return say("From its first part on, the decoder leans to ", word(targetText(final)), ".");
     const lower = part.layer > 1 && below.every((id) => id === below[0]) ? "In its lower layers the model leans" : "Just before, the model still leans";
@@ -45,7 +45,7 @@ function makeSayings(page) {
     }
     if (part.kind === "ff") {
       const record = recordOf(part), hidden = row(record.inner.hidden, at);
-      return say(`Of its ${hidden.length} hidden numbers, ${hidden.filter((value) => value > 0).length} are above 0; ReLU has set the others to 0. The output is ${number(length(row(record.inner.output, at)), 1)} long, the vector that it is added to ${number(length(row(record.before, at)), 1)}.`);
+      return say(`Of its ${hidden.length} hidden numbers, ${hidden.filter((value) => value > 0).length} are above 0; ReLU has set the others to 0. The output has the length ${number(length(row(record.inner.output, at)), 1)}; it is added to a vector of the length ${number(length(row(record.before, at)), 1)}.`);
     }
     if (part.kind === "embedding") {
       const id = part.side === "e" ? view.ids[at] : view.inputs[at];
@@ -53,7 +53,7 @@ function makeSayings(page) {
     }
     if (part.kind === "output") {
       const [first, second] = view.ranked, logits = row(view.trace.logits, view.at);
-      return say(word(targetText(first.id)), ` has the largest logit, ${number(logits[first.id], 1)}, before `, word(targetText(second.id)), ` with ${number(logits[second.id], 1)}. The softmax makes that ${percent(first.probability)} against ${percent(second.probability)}.`);
+      return say(word(targetText(first.id)), ` has the largest logit, ${number(logits[first.id], 1)}; next comes `, word(targetText(second.id)), ` with ${number(logits[second.id], 1)}. The softmax makes that ${percent(first.probability)} against ${percent(second.probability)}.`);
     }
     return null;
   }
@@ -61,7 +61,7 @@ function makeSayings(page) {
   // The token that the whole model would write here: how probable it was, and is.
   function wasIs() {
     const { view } = page, id = view.wholeTokens[view.at] ?? config.eos_id, now = view.ranked[0], was = Math.exp(view.wholeLogged[id]);
-    return [word(targetText(id)), ` was ${percent(was)}, is ${percent(probabilityOf(view.trace, id))}`, now.id !== id && ["; ", word(targetText(now.id)), ` has ${percent(now.probability)}`], ". "];
+    return [word(targetText(id)), ` had ${percent(was)}, and now has ${percent(probabilityOf(view.trace, id))}`, now.id !== id && ["; ", word(targetText(now.id)), ` is ahead with ${percent(now.probability)}`], ". "];
   }
 
   function sayBroken() {
@@ -69,7 +69,7 @@ function makeSayings(page) {
     if (!state.off.size) return say("Everything is on. Switch something off, and the sentence is translated again.");
     const heads_off = [...state.off].filter((each) => each.startsWith("head:")).length;
     const others = [...state.off].filter((each) => !each.startsWith("head:")).map((each) => SWITCHES.find(([name]) => name === each)?.[1] ?? each.replace(":", " in ").replace("_", " "));
-    return say(`Off: ${[...others, heads_off && `${heads_off} of ${heads} heads`].filter(Boolean).join(", ")}. `, ...(String(view.wholeTokens) === String(view.now.answer.tokens) ? ["The words stay the same."] : ["It was ", quoted(target.decode(view.wholeTokens)), ", it is ", quoted(target.decode(view.tokens)), "."]));
+    return say(`Off: ${[...others, heads_off && `${heads_off} of ${heads} heads`].filter(Boolean).join(", ")}. `, ...(String(view.wholeTokens) === String(view.now.answer.tokens) ? ["The words stay the same."] : ["It was ", quoted(target.decode(view.wholeTokens)), " and is now ", quoted(target.decode(view.tokens)), "."]));
   }
 
   return { sayPair, sayNext, sayMap, sayPart, sayBroken, wasIs };
