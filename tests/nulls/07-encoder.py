@@ -177,14 +177,14 @@ ways["normed"] = ways["added"]
 # null: nothing is replaced
 ways["replaced"] = ways["added"]
 
-# %% claim: The unit responds to every form of *old* and to no other
+# %% claim: The unit responds more strongly to every form of *old* than
 # null: another unit
 units = units.roll(1, dims=1)
 
-# %% claim: The unit responds to every form of *old* and to no other
+# %% claim: The unit responds more strongly to every form of *old* than
 # null: the words are shuffled
 tokens = tokens[1:] + tokens[:1]
 
-# %% claim: The unit responds to every form of *old* and to no other
+# %% claim: The unit responds more strongly to every form of *old* than
 # null: every unit responds to four words alone
 of_word = torch.eye(len(kinds))[:, torch.arange(192) % len(kinds)]
