@@ -71,14 +71,14 @@ def _unlike(given: Tensor, wanted: Tensor, sentences: list[list[int]]) -> str:
         "<eos> must stay in the labels, or the model never learns to stop.": (
             _same(wanted, bare) or _same(wanted, wider(bare, PAD_ID))
         ),
-        "<eos> stands behind the padding: it follows the last word of its sentence.": (
+        "<eos> stands after the padding: put it after the last word of its row.": (
             _same(wanted, wider(bare, EOS_ID))
         ),
         "You filled up the labels with <eos>: the loss would count each. Fill up with "
         "padding.": _same(wanted, pad(last, EOS_ID)),
         "You filled up the labels with -100. Use the id of padding, 0: the loss can "
         "skip any id, with ignore_index.": _same(wanted, pad(last, -100)),
-        "The padding stands in front of the words: fill up behind them.": (
+        "The padding stands in front of the words: fill up after them.": (
             _same(given, in_front)
         ),
         "The labels begin with the first word, which <bos> predicts.": (

@@ -109,7 +109,7 @@ WRONG = [
     (
         check_shift,
         lambda s: (rows(s, BOS), torch.cat([rows(s), column(s, EOS)], dim=1)),
-        "behind the padding",
+        "after the padding",
     ),
     (
         check_shift,
