@@ -104,14 +104,14 @@ run_ours = lambda ours, x, y: ours.decoder(
     y, ours.encoder(x, source_mask), source_mask, words
 )
 
-# %% claim: Without PyTorch's last norm nothing changes while its
+# %% claim: Without PyTorch's last norm next to nothing changes while
 # null: the last norm's weights never move
 shaken = torch_model
 torch_model = lambda norm_first, keep_last_norm, std: shaken(
     norm_first, keep_last_norm=keep_last_norm, std=0
 )
 
-# %% claim: Without PyTorch's last norm nothing changes while its
+# %% claim: Without PyTorch's last norm next to nothing changes while
 # null: no last norm in either
 torch_with_norm = torch_model
 torch_model = lambda norm_first, keep_last_norm, std: torch_with_norm(
