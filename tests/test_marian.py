@@ -1,5 +1,6 @@
 """MarianMT's weights and folders in our Transformer, beside the library itself."""
 
+import dataclasses
 import io
 import json
 import shutil
@@ -10,21 +11,31 @@ import pytest
 import sentencepiece
 import torch
 from safetensors.torch import save_file
+from small_runs import assert_same_run
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from transformer import FastDecoder, Translator, greedy_search
+from transformer import FastDecoder, Transformer, Translator, greedy_search
 from transformer.cli import main
 from transformer.pretrained.marian import (
+    Marian,
+    MarianTokenizer,
+    _feature_order,
     from_marian,
     read_marian,
     to_marian,
 )
+from transformer.training.config import TrainingConfig
+from transformer.training.distributed import ProcessGroup
+from transformer.training.loop import paper_adam
+from transformer.training.run_folder import read_metrics
+from transformer.training.state import TrainingState
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+    from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianTokenizer as TheirTokenizer
 
 LINES = [
     "le chat dort sur la table ronde",
@@ -171,7 +182,7 @@ def folder(made, tmp_path) -> Path:
 def test_a_folder_translates_as_the_library_does(folder, capsys) -> None:
     translator = Translator.load(folder)
     assert translator.languages == ("en", "fr")
-    library = MarianTokenizer.from_pretrained(folder)
+    library = TheirTokenizer.from_pretrained(folder)
     sentences = ["the cat sleeps", "a green, table ☃", ">>fra<< a  garden", " the <<"]
     read = [library(sentence)["input_ids"] for sentence in sentences]
     assert [translator.encode(sentence) for sentence in sentences] == read
@@ -202,10 +213,140 @@ def test_a_folder_translates_as_the_library_does(folder, capsys) -> None:
     measured = ["evaluate", str(folder), "--data", str(folder), "--max-length", "6"]
     assert main(measured) == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 2
-    wrong = ["train", "--from", str(folder), "--data", str(folder), "--out"]
-    assert main([*wrong, str(folder / "run")]) == 2
-    with pytest.raises(ValueError, match="files in the folder that it was read from"):
-        translator.save(folder / "translator.safetensors")
+    translator.save(folder / "translator.safetensors")
+    again = Translator.load(folder / "translator.safetensors")
+    assert again.languages == ("en", "fr")
+    assert again.model.config == translator.model.config
+    assert again.translate(sentences, **options) == translator.translate(
+        sentences, **options
+    )
+
+
+# Training goes on as the library's would.
+
+
+@pytest.mark.parametrize(
+    "optimizer", [paper_adam, lambda model: torch.optim.SGD(model.parameters(), lr=1.0)]
+)
+def test_loss_and_step_are_the_librarys(optimizer) -> None:
+    """In double precision, so that no gradient of 0 has a sign by rounding."""
+    theirs = library_model(dropout=0.0)
+    ours = from_marian(theirs.state_dict(), theirs.config)
+    ours.double(), theirs.double().train()
+    sines = theirs.model.encoder.embed_positions.weight  # in float32, as they are made
+    ours.position.table.copy_(sines[:, _feature_order(16)])
+    before = to_marian(ours)
+    examples = [([3, 8, 5, 0], [7, 9]), ([4, 0], [6, 29, 2, 11, 6]), ([1, 1, 0], [12])]
+    read = torch.tensor([[3, 8, 5, 0], [4, 0, 29, 29], [1, 1, 0, 29]])
+    labels = [[*target, 0, *[-100] * (5 - len(target))] for _, target in examples]
+    expected = theirs(read, (read != 29).long(), labels=torch.tensor(labels)).loss
+    expected.backward()
+    norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0).item()
+    rule = optimizer(theirs)
+    for group in rule.param_groups:
+        group["lr"] = 0.01
+    rule.step()
+
+    config = TrainingConfig(label_smoothing=0.0)
+    state = TrainingState(ours, config, ProcessGroup.single_process(ours), optimizer)
+    loss, found_norm = state.train_step(examples, 1, 0.01)
+    assert abs(loss - expected.item()) < 1e-6  # added up in float32
+    assert abs(found_norm - norm) < 1e-9 < 1 < norm
+    after = to_marian(ours)
+    for name, weight in after.items():
+        assert_close(weight, theirs.state_dict()[name], atol=1e-9, rtol=0)
+        if not name.endswith("k_proj.bias"):  # which has no gradient: softmax undoes it
+            assert (name == "final_logits_bias") == weight.equal(before[name]), name
+
+
+@pytest.mark.plain
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_train_goes_on_from_a_folder(folder, tmp_path, capsys) -> None:
+    """On one's own pairs; and what it writes is loaded everywhere."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dropout": 0.0}))
+    data = tmp_path / "pairs"
+    data.mkdir()
+    for split in ("train", "val", "test"):
+        for side, lines in (("en", LINES[2:]), ("fr", LINES[:2])):
+            (data / f"{split}.{side}").write_text("\n".join(lines) + "\n")
+    more = ["train", "--from", str(folder), "--data", str(data), "--device", "cpu"]
+    more += ["--epochs", "3", "--batch-tokens", "200", "--label-smoothing", "0"]
+    more += ["--learning-rate", "0.01", "--warmup-steps", "1", "--precision", "float32"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main([*more, "--out", str(whole)]) == 0
+    metrics = read_metrics(whole)
+    assert len(metrics) == 3
+    library = TheirTokenizer.from_pretrained(folder)
+    theirs = MarianMTModel.from_pretrained(folder)
+    batch = library(LINES[2:], text_target=LINES[:2], return_tensors="pt", padding=True)
+    batch["labels"][batch["labels"] == theirs.config.pad_token_id] = -100
+    with torch.no_grad():
+        assert abs(theirs(**batch).loss.item() - metrics[0].loss) < 1e-5
+    assert metrics[2].loss < metrics[0].loss - 0.1
+
+    # Cut short, it goes on by itself, though the folder is gone.
+    assert main([*more, "--out", str(cut), "--max-steps", "1"]) == 0
+    assert main([*more, "--out", str(cut), "--max-steps", "2"]) == 0
+    shutil.rmtree(folder)
+    assert main(["train", "--out", str(cut)]) == 0
+    assert_same_run(cut, whole)
+
+    tuned = Translator.load(whole)
+    assert isinstance(tuned.model, Marian)
+    assert tuned.languages == ("en", "fr")
+    theirs.load_state_dict(to_marian(tuned.model), strict=False)
+    with torch.no_grad():
+        loss = theirs(**batch).loss.item()
+    assert abs(loss - min(each.validation_loss for each in metrics)) < 1e-5
+    capsys.readouterr()
+    asked = [LINES[2], "--max-length", "9"]
+    assert main(["translate", "--weights", str(whole), *asked]) == 0
+    found = capsys.readouterr().out.strip()
+    assert found == tuned.translate(LINES[2], max_length=9, on_cut=lambda _: None)
+    for average in ("0", "2"):
+        assert main(["evaluate", str(whole), "--average", average]) == 0
+        assert json.loads(capsys.readouterr().out)["sentences"] == 2
+
+
+def test_a_class_or_a_setting_of_another_model_is_refused(plain, tmp_path) -> None:
+    ours = from_marian(plain.state_dict(), plain.config)
+    ours.save(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"the model Marian, no Transformer: .*Marian"):
+        Transformer.load(tmp_path / "file")
+    for change, message in (
+        ({"activation": "tanh"}, "^activation must be one of gelu, .* got 'tanh'"),
+        ({"norm_first": True}, "^a Marian is post-norm and has one table"),
+        ({"tie_embeddings": False}, "^a Marian is post-norm and has one table"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(ours.config, **change)
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "words"},
+        {"model": "%"},
+        {"model": ""},
+        {"model": "AAAA"},
+        {"model": None},
+        {"vocabulary": []},
+        {"vocabulary": {"a": 1}},
+        {"vocabulary": {"<unk>": 10**9}},
+        {"special_ids": [1, 2]},
+        {"special_ids": None},
+        {"is_source": 1},
+    ],
+)
+def test_a_forged_description_of_pieces_is_refused(folder, change) -> None:
+    _, source, *_ = read_marian(folder)
+    found = json.loads(source.to_json())
+    assert MarianTokenizer.from_json(source.to_json()).to_json() == source.to_json()
+    for text in (json.dumps(found | change), "[]", "{", "[" * 10**5):
+        with pytest.raises(ValueError, match=r"^not the description of pieces: "):
+            MarianTokenizer.from_json(text)
 
 
 @pytest.mark.parametrize(
@@ -245,13 +386,13 @@ def test_weights_of_another_model_are_refused(plain) -> None:
     first = "model.decoder.layers.1.fc2.bias"
     with pytest.raises(ValueError, match=f"^{first} is missing$"):
         from_marian({n: x for n, x in state.items() if n != first}, theirs.config)
-    with pytest.raises(ValueError, match="needs what from_marian made, got a Transf"):
-        to_marian(Translator.phrasebook().model)
 
 
 @pytest.mark.plain  # checked types are refused before
-def test_what_is_no_tensor_is_refused(plain) -> None:
+def test_what_is_no_tensor_and_no_marian_is_refused(plain) -> None:
     theirs = plain
+    with pytest.raises(ValueError, match="needs a Marian, got a Transformer"):
+        to_marian(Translator.phrasebook().model)
     with pytest.raises(TypeError, match=r"^lm_head\.weight is a str$"):
         from_marian(theirs.state_dict() | {"lm_head.weight": "x"}, theirs.config)
 

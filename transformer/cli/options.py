@@ -126,5 +126,5 @@ MAX_LENGTH = option(
 WEIGHTS = option(
     "--weights",
     RUN_OR_FILE,
-    "What train or train-phrasebook wrote.  [default: the phrasebook]",
+    "What train wrote, or a folder of MarianMT.  [default: the phrasebook]",
 )

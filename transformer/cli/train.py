@@ -5,6 +5,7 @@ import dataclasses
 import os
 import shlex
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -43,8 +44,10 @@ from transformer.cli.resources import (
 )
 from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import TransformerConfig
+from transformer.pretrained.marian import MarianTokenizer
 from transformer.text.multi30k import TEXTS, read_pairs
 from transformer.text.subwords import SubwordTokenizer
+from transformer.text.words import Tokenizer
 from transformer.training.config import SCHEDULES, TrainingConfig
 from transformer.training.distributed import ProcessGroup
 from transformer.training.loop import StepMetrics
@@ -108,7 +111,11 @@ PRECISIONS = click.Choice(["auto", "float32", "bf16"])
 @option("--target", str, "Language to write.", "de", metavar="CODE")
 @option("--text", click.Choice(TEXTS), "tok: lowercased, punctuation apart.", "raw")
 @option("--preset", click.Choice(list(PRESETS)), "Sizes and choices.", "tiny")
-@click.option("--from", "start", type=RUN_OR_FILE, help="Train this model further.")
+@click.option(
+    *("--from", "start"),
+    type=RUN_OR_FILE,
+    help="Train this model further: a run, or a folder of MarianMT.",
+)
 @option("--max-steps", COUNT, "End after so many steps in all; it can go on later.")
 @DEVICE
 @option("--precision", PRECISIONS, "auto: bf16 where it is fast.", "auto")
@@ -184,7 +191,10 @@ def train(
     # A run that goes on with smaller micro batches has the pairs that it had.
     micro = (run.training if run else vars(plan.training))["micro_batch_tokens"]
     training = dataclasses.replace(plan.training, micro_batch_tokens=micro)
-    longest = plan._replace(training=training).max_tokens
+    sizes = plan.sizes
+    if model is not None:
+        sizes = sizes | {"max_length": model.model.config.max_length}
+    longest = plan._replace(training=training, sizes=sizes).max_tokens
     keep_epochs = options["keep_epochs"]
     if not is_given(context, "keep_epochs"):
         keep_epochs = max(keep_epochs, len(list(out.glob("epoch-*.safetensors"))))
@@ -219,10 +229,10 @@ class Job:
         keep_epochs: int,
     ) -> int:
         """Train a translator on sentence pairs; the exit code."""
-        for module in ("tokenizers", "sacrebleu"):
-            optional_import(module)
+        optional_import("sacrebleu")
         plan, size = self.plan, self.plan.vocab_size
         if start is None:
+            optional_import("tokenizers")
             require_memory(TransformerConfig(size, size, **plan.sizes), self.device)
         group = ProcessGroup.start(self.device)
         progress = Progress(quiet=group.rank > 0)
@@ -237,11 +247,12 @@ class Job:
             )
             dataset = TranslationDataset.load(
                 *(folder, *languages, text, size, longest, self.out, progress.write),
-                tokenizer=None if start is None else joint_tokenizer(start),
+                tokenizers=None if start is None else own_tokenizers(start),
             )
-            tokenizer, config = dataset.source_tokenizer, plan.training
+            tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
+            size, config = tokenizers[0].vocab_size, plan.training
             if start is None:
-                model = translation_model(tokenizer.vocab_size, plan.sizes, config.seed)
+                model = translation_model(size, plan.sizes, config.seed)
             else:
                 model = start.model
             if not progress.quiet:
@@ -250,14 +261,14 @@ class Job:
             progress.write(
                 f"{len(dataset.train):,} pairs to learn from, "
                 f"{len(dataset.validation_pairs):,} for validation; "
-                f"{tokenizer.vocab_size:,} subwords, {weights:,} parameters"
+                f"{size:,} subwords, {weights:,} parameters"
             )
             with group.connected():
                 code = self.take_steps(
                     partial(train_translator, model, dataset, config, self.out, group),
                     progress,
                     Translator(
-                        *(model, tokenizer, tokenizer, languages),
+                        *(model, *tokenizers, languages),
                         length_ratio_of(dataset.train),
                     ),
                     keep_epochs=keep_epochs,
@@ -382,13 +393,16 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def joint_tokenizer(translator: Translator) -> SubwordTokenizer:
-    """The tokenizer of both languages, refused with a ValueError if it is none."""
-    tokenizer = translator.source_tokenizer
-    one = tokenizer is translator.target_tokenizer
-    if not one or not isinstance(tokenizer, SubwordTokenizer):
-        raise ValueError("only a translator that train wrote can be trained further")
-    return tokenizer
+def own_tokenizers(translator: Translator) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of a translator, refused with a ValueError if they read words."""
+    both = translator.source_tokenizer, translator.target_tokenizer
+    joint = both[0] is both[1] and isinstance(both[0], SubwordTokenizer)
+    if not joint and not isinstance(both[0], MarianTokenizer):
+        raise ValueError(
+            "only a translator that train wrote, or one of MarianMT, can be trained "
+            "further"
+        )
+    return both
 
 
 def report_dataset(dataset: TranslationDataset) -> None:
@@ -418,7 +432,14 @@ def starting_model(
     kept = out / "run.start.safetensors"
     if start is not None:
         model = load_model(start)
-        data = model_file(start).read_bytes()
+        if (start / "config.json").is_file():  # of another library, in several files
+            model.model.float()
+            with tempfile.TemporaryDirectory() as folder:
+                start_file = Path(folder) / "model.safetensors"
+                model.save(start_file)
+                data = start_file.read_bytes()
+        else:
+            data = model_file(start).read_bytes()
         if run is not None and not (kept.is_file() and kept.read_bytes() == data):
             raise ValueError(f"{out} has a run that did not begin with {start}")
         if is_first_process():

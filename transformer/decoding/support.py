@@ -13,7 +13,7 @@ from transformer.checks import InvalidValue, with_article
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.model import Transformer
 from transformer.multi_head import MultiHeadAttention
-from transformer.weights.classes import foreign_parts
+from transformer.weights.classes import foreign_parts, registered_class
 
 __all__ = [
     "unwrap",
@@ -239,11 +239,12 @@ def require_cacheable(model: Transformer) -> None:
 def packable(model: Transformer) -> bool:
     """Whether packed weights compute what the modules of a model compute.
 
-    They do not with hooks, parts that are not the package's own (LoRA, quantisation) or
-    weights that are no plain tensors. In half precision rounding depends on the order
-    of operations, so that even a token may change.
+    They do not with hooks, parts that are not those of chapter 10 (LoRA, quantisation,
+    another activation) or weights that are no plain tensors. In half precision rounding
+    depends on the order of operations, so that even a token may change.
     """
+    usual = registered_class(type(model)) is Transformer and not foreign_parts(model)
     tensors = [*model.parameters(), *model.buffers()]
     plain = all(type(each) in (nn.Parameter, Tensor) for each in tensors)
     exact = {each.dtype for each in tensors} in ({torch.float32}, {torch.float64})
-    return plain and exact and not has_hooks(model) and not foreign_parts(model)
+    return plain and exact and usual and not has_hooks(model)

@@ -28,7 +28,7 @@ from transformer.decoding.fast import FastDecoder
 from transformer.decoding.search import greedy_search, require_length
 from transformer.decoding.support import unwrap
 from transformer.model import Transformer, TransformerConfig
-from transformer.pretrained.marian import read_marian
+from transformer.pretrained.marian import Marian, MarianTokenizer, read_marian
 from transformer.text.batches import Example
 from transformer.text.subwords import UNKNOWN_ID, SubwordTokenizer
 from transformer.text.words import Tokenizer, WordTokenizer, require_parts
@@ -124,7 +124,7 @@ class Translator:
         if (Path(path) / "config.json").is_file() and into is None:
             return cls(*read_marian(Path(path)))
         path = model_file(path)
-        model, metadata = Transformer.load_with_metadata(path, into=into)
+        model, metadata = Transformer.load_with_metadata(path, Marian, into=into)
         joint = metadata.get("tokenizer")
         texts = [metadata.get(f"{side}_tokenizer") for side in ("source", "target")]
         try:
@@ -487,6 +487,8 @@ def _read_tokenizer(text: str) -> Tokenizer:
         return WordTokenizer.from_json(text)
     if kind == "subwords":
         return SubwordTokenizer.from_json(text)
+    if kind == "marian":
+        return MarianTokenizer.from_json(text)
     raise InvalidValue(
-        f"a tokenizer of kind words or subwords was expected, got {kind!r:.40}"
+        f"a tokenizer of kind marian, words or subwords was expected, got {kind!r:.40}"
     )

@@ -3,8 +3,10 @@
 Made from book/16-translation.md: edit the chapter, not this file.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -16,6 +18,7 @@ from transformer.checks import (
     InvalidType,
     InvalidValue,
     optional_import,
+    require_bool,
     require_positive,
     with_article,
 )
@@ -31,9 +34,12 @@ from transformer.pretrained.config import (
 )
 from transformer.pretrained.generator import read_weights
 from transformer.text.words import Tokenizer
+from transformer.weights.classes import register_model
 from transformer.weights.state import load_strictly, require_state_dict, shapes_only
 
 __all__ = [
+    "MarianConfig",
+    "Marian",
     "from_marian",
     "to_marian",
     "MarianTokenizer",
@@ -61,8 +67,8 @@ _POSITIONS = ("model.encoder.embed_positions", "model.decoder.embed_positions")
 _NEVER = -100.0  # the output's bias for our padding: it has no probability
 
 
-def _config(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
-    """The config of our model, and its activation."""
+def _config(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> "MarianConfig":
+    """The config of our model."""
     size, start = setting(settings, "vocab_size"), setting(settings, "pad_token_id")
     require_positive(vocab_size=size)
     if (end := end_id(settings, size)) is None:
@@ -81,7 +87,7 @@ def _config(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
         require_setting(settings, name, 0.0)
     activation = settings.get("activation_function", "gelu")
     require_setting(settings, "activation_function", *_ACTIVATIONS)
-    config = TransformerConfig(
+    return MarianConfig(
         source_vocab_size=size + 1,
         target_vocab_size=size + 1,
         d_model=setting(settings, "d_model"),
@@ -95,8 +101,8 @@ def _config(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
         bos_id=start,
         eos_id=end,
         max_length=settings.get("max_position_embeddings", 1024),
+        activation=activation,
     )
-    return config, _ACTIVATIONS[activation]
 
 
 def _reordered(name: str, weight: Tensor, order: Tensor) -> Tensor:
@@ -106,13 +112,51 @@ def _reordered(name: str, weight: Tensor, order: Tensor) -> Tensor:
     return weight[:, order] if weight.dim() == 2 else weight.clone()
 
 
-def _model(config: TransformerConfig, activation: type[nn.Module]) -> Transformer:
-    with shapes_only():
-        model = Transformer(config)
-        model.output = nn.Linear(config.d_model, config.target_vocab_size)
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        layer.feed_forward.activation = activation()
-    return model
+@dataclass(frozen=True)
+class MarianConfig(TransformerConfig):
+    """Marian's configuration: a Transformer's, and the name of its activation.
+
+    Raises:
+        ValueError: naming the first field that no model could be built from.
+    """
+
+    tie_embeddings: bool = True
+    activation: str = "swish"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.activation not in _ACTIVATIONS:
+            names = ", ".join(_ACTIVATIONS)
+            raise InvalidValue(
+                f"activation must be one of {names}, got {self.activation!r:.40}"
+            )
+        if self.norm_first or not self.tie_embeddings:
+            raise InvalidValue(
+                "a Marian is post-norm and has one table, got "
+                f"norm_first={self.norm_first}, tie_embeddings={self.tie_embeddings}"
+            )
+
+
+@register_model
+class Marian(Transformer):
+    """Marian (Junczys-Dowmunt et al. 2018): a Transformer with some parts exchanged.
+
+    As in the library, training leaves the bias of the output as it is, and so it does
+    the vector of the start token where that is read.
+    """
+
+    config: MarianConfig
+    config_class = MarianConfig
+
+    def __init__(self, config: MarianConfig) -> None:
+        super().__init__(config)
+        self.output = nn.Linear(config.d_model, config.target_vocab_size)
+        nn.init.zeros_(self.output.bias).requires_grad_(False)
+        for layer in (*self.encoder.layers, *self.decoder.layers):
+            layer.feed_forward.activation = _ACTIVATIONS[config.activation]()
+        for embedding in (self.source_embedding, self.target_embedding):
+            embedding.table.padding_idx = config.bos_id
+        self.tie_weights()
 
 
 def _feature_order(width: int) -> Tensor:
@@ -121,8 +165,8 @@ def _feature_order(width: int) -> Tensor:
     return halves.t().flatten()
 
 
-def from_marian(state: Mapping[str, Tensor], config: object) -> Transformer:
-    """Make a Transformer of the weights and the config of a MarianMTModel.
+def from_marian(state: Mapping[str, Tensor], config: object) -> Marian:
+    """Make a Marian of the weights and the config of a MarianMTModel.
 
     `state` is its `state_dict()`, or what a file of its weights holds; `config` is the
     model's `config`, a dictionary, or the path of its config.json. Ids stay what they
@@ -136,8 +180,10 @@ def from_marian(state: Mapping[str, Tensor], config: object) -> Transformer:
             first tensor that is missing, unknown, misshapen or of another dtype.
     """
     require_state_dict(state)
-    ours, activation = _config(read_config(config, "marian"), state)
-    model, order = _model(ours, activation), _feature_order(ours.d_model)
+    ours = _config(read_config(config, "marian"), state)
+    with shapes_only():
+        model = Marian(ours)
+    order = _feature_order(ours.d_model)
     theirs = _plain_names(state, ours)
     require_tensors(theirs, to_marian(model))
     table, bias = theirs.pop(_TABLE)[:, order], theirs.pop(_BIAS)[0]
@@ -184,15 +230,15 @@ def _plain_names(
     return theirs
 
 
-def to_marian(model: Transformer) -> dict[str, Tensor]:
-    """The weights of a model that `from_marian` made, as a file of MarianMT has them.
+def to_marian(model: Marian) -> dict[str, Tensor]:
+    """The weights of a Marian, as a file of MarianMT has them.
 
     Raises:
-        ValueError: for a model without the bias of the output.
+        ValueError: for anything but a Marian.
     """
-    if not isinstance(model, Transformer) or model.output.bias is None:
-        kind = type(model).__name__
-        raise InvalidValue(f"to_marian needs what from_marian made, got a {kind}")
+    if not isinstance(model, Marian):
+        kind = with_article(type(model).__name__)
+        raise InvalidValue(f"to_marian needs a Marian, got {kind}")
     back = _feature_order(model.config.d_model).argsort()
     theirs: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
@@ -210,28 +256,39 @@ def to_marian(model: Transformer) -> dict[str, Tensor]:
 class MarianTokenizer(Tokenizer):
     """One language's pieces, by SentencePiece, with the ids of a vocab.json.
 
-    `pieces` is a `sentencepiece.SentencePieceProcessor`; the special ids are those of
-    the model's config. A source's ids end with that of `</s>`. A piece without an id
-    becomes `<unk>`. A code such as `>>fra<<` in front, which some translators into
-    several languages need, stays whole.
+    `model` is what a file of SentencePiece holds; `special_ids` are those of padding,
+    start and end. A source's ids end with that of `</s>`. A piece without an id becomes
+    `<unk>`. A code such as `>>fra<<` in front, which some translators into several
+    languages need, stays whole.
+
+    Raises:
+        ImportError: without the package sentencepiece.
+        ValueError: for bytes that are no model of SentencePiece, or a vocabulary
+            without `<unk>` or with an id that is not below the padding's.
     """
 
     def __init__(
         self,
-        pieces: Any,
+        model: bytes,
         vocabulary: Mapping[str, int],
-        config: TransformerConfig,
+        special_ids: tuple[int, int, int],
         is_source: bool,
     ) -> None:
-        self._pieces, self._ids, self._is_source = pieces, vocabulary, is_source
+        self.pad_id, self.bos_id, self.eos_id = special_ids
+        require_bool(is_source=is_source)
+        _require_vocabulary("the vocabulary", vocabulary, self.pad_id)
+        self._pieces = optional_import("sentencepiece").SentencePieceProcessor()
+        try:
+            self._pieces.LoadFromSerializedProto(model)
+        except RuntimeError:
+            raise InvalidValue("the pieces are no model of SentencePiece") from None
+        self._model, self._ids, self._is_source = model, vocabulary, is_source
         self._names = {index: piece for piece, index in vocabulary.items()}
-        self._size = config.target_vocab_size
-        self.pad_id, self.bos_id = config.pad_id, config.bos_id
-        self.eos_id = config.eos_id
 
     @property
     def vocab_size(self) -> int:
-        return self._size
+        """How many ids there are: our padding is one more than theirs."""
+        return self.pad_id + 1
 
     def encode(self, sentence: str) -> list[int]:
         """The ids of a sentence."""
@@ -250,16 +307,41 @@ class MarianTokenizer(Tokenizer):
         return "".join(pieces).replace("▁", " ").strip()
 
     def to_json(self) -> str:
-        """Refused: its files stay in the folder that it came from."""
-        raise InvalidValue(
-            "a MarianTokenizer has its files in the folder that it was read from: save "
-            "the weights there, as to_marian gives them"
-        )
+        """The model of SentencePiece, the vocabulary and the special ids."""
+        described = {
+            "kind": "marian",
+            "model": base64.b64encode(self._model).decode(),
+            "vocabulary": dict(self._ids),
+            "special_ids": [self.pad_id, self.bos_id, self.eos_id],
+            "is_source": self._is_source,
+        }
+        return json.dumps(described, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "MarianTokenizer":
+        """The tokenizer that `to_json` described.
+
+        Raises:
+            ImportError: without the package sentencepiece.
+            ValueError: for text that `to_json` did not write.
+        """
+        malformed = AttributeError, KeyError, RecursionError, TypeError, ValueError
+        try:
+            found = json.loads(text)
+            if found["kind"] != "marian":
+                raise InvalidValue(f"kind {found['kind']!r:.40}")
+            model = base64.b64decode(found["model"], validate=True)
+            pad_id, bos_id, eos_id = map(int, found["special_ids"])
+            special_ids = pad_id, bos_id, eos_id
+            return cls(model, found["vocabulary"], special_ids, found["is_source"])
+        except malformed as error:
+            reason = f"not the description of pieces: {error!r:.80}"
+            raise InvalidValue(reason) from None
 
 
 def read_marian(
     folder: Path,
-) -> tuple[Transformer, MarianTokenizer, MarianTokenizer, tuple[str, str]]:
+) -> tuple[Marian, MarianTokenizer, MarianTokenizer, tuple[str, str]]:
     """The model, the two tokenizers and the languages of a folder as it is downloaded.
 
     It holds config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm
@@ -271,32 +353,36 @@ def read_marian(
         ValueError: naming the file that is damaged or does not fit, and for what
             `from_marian` refuses.
     """
-    library = optional_import("sentencepiece")
+    optional_import("sentencepiece")
     settings = read_config(folder, "marian")
     for name in ("source.spm", "target.spm", "vocab.json"):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"there is no file {folder / name}")
     vocabulary = _read_json(folder / "vocab.json")
-    size, ids = setting(settings, "vocab_size"), vocabulary.values()
-    fits = all(type(index) is int and 0 <= index < size for index in ids)
-    if "<unk>" not in vocabulary or not fits:
-        raise InvalidValue(f"{folder / 'vocab.json'} is no vocabulary of {size} pieces")
-    sides = []
-    for name in ("source.spm", "target.spm"):
-        try:
-            sides.append(library.SentencePieceProcessor(str(folder / name)))
-        except (OSError, RuntimeError) as error:
-            what = "is no model of SentencePiece"
-            raise InvalidValue(f"{folder / name} {what}") from error
-    model = from_marian(_read_state(folder), settings)
-    source, target = (
-        MarianTokenizer(pieces, vocabulary, model.config, is_source)
-        for pieces, is_source in zip(sides, (True, False), strict=True)
+    _require_vocabulary(
+        folder / "vocab.json", vocabulary, setting(settings, "vocab_size")
     )
+    model = from_marian(_read_state(folder), settings)
+    special_ids = model.config.pad_id, model.config.bos_id, model.config.eos_id
+    sides = []
+    for name, is_source in (("source.spm", True), ("target.spm", False)):
+        pieces = (folder / name).read_bytes()
+        try:
+            sides.append(MarianTokenizer(pieces, vocabulary, special_ids, is_source))
+        except ValueError:
+            what = "is no model of SentencePiece"
+            raise InvalidValue(f"{folder / name} {what}") from None
+    source, target = sides
     more = folder / "tokenizer_config.json"
     said = _read_json(more) if more.is_file() else {}
     languages = said.get("source_lang") or "source", said.get("target_lang") or "target"
     return model, source, target, languages
+
+
+def _require_vocabulary(name: object, ids: Mapping[str, Any], size: int) -> None:
+    fits = all(type(index) is int and 0 <= index < size for index in ids.values())
+    if "<unk>" not in ids or not fits:
+        raise InvalidValue(f"{name} is no vocabulary of {size} pieces")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -67,7 +67,8 @@ class TextDataset(NamedTuple):
         """Read plain text; about the last tenth of each file is held out.
 
         The tokenizer is trained on the rest, and has at most `vocab_size` subwords.
-        `run`, `report` and `tokenizer` are those of `TranslationDataset.load`.
+        `run` and `report` are those of `TranslationDataset.load`; the `tokenizer` of a
+        model that is trained further is used as it is.
 
         Raises:
             ValueError: for a file that is missing, empty, too long or not UTF-8 text,

@@ -24,7 +24,6 @@ from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import Transformer, TransformerConfig
 from transformer.text.batches import Example, batches_by_tokens, example_length
 from transformer.text.multi30k import SentencePair, read_pairs, require_text
-from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Tokenizer
 from transformer.training.base import Trainer
 from transformer.training.bleu import corpus_scores
@@ -77,15 +76,15 @@ class TranslationDataset(NamedTuple):
         max_tokens: int = 256,
         run: str | os.PathLike[str] | None = None,
         report: Callable[[str], None] = lambda message: None,
-        tokenizer: SubwordTokenizer | None = None,
+        tokenizers: tuple[Tokenizer, Tokenizer] | None = None,
     ) -> "TranslationDataset":
         """Read the pairs of a folder; train a joint tokenizer on its training pairs.
 
         A pair is not trained on if a side of it has no tokens or more than
         `max_tokens`, the end of the target counted. With the folder of a `run`, the
-        subwords are kept there, and not learned anew when the run is taken up; a
-        `tokenizer` of a model that is trained further is used as it is. `report` is
-        called before what takes a while, with a line that says what it is.
+        subwords are kept there, and not learned anew when the run is taken up; the
+        `tokenizers` of a model that is trained further are used as they are. `report`
+        is called before what takes a while, with a line that says what it is.
 
         Raises:
             ValueError: for files that are missing, unreadable or do not pair, a
@@ -96,12 +95,15 @@ class TranslationDataset(NamedTuple):
         report(f"reading {folder}")
         pairs = read_pairs(folder, text, "train", source, target)
         validation_pairs = read_pairs(folder, text, "val", source, target)
-        sentences = [side for pair in pairs for side in pair]
-        if tokenizer is None:
-            tokenizer = learn_subwords(sentences, vocab_size, text, run, report)
+        if tokenizers is None:
+            sentences = [side for pair in pairs for side in pair]
+            joint = learn_subwords(sentences, vocab_size, text, run, report)
+            tokenizers = joint, joint
+        one, other = tokenizers
+        normalize = getattr(other, "normalize", str)  # as references are measured
 
         def encode(pair: SentencePair) -> Example:
-            return tokenizer.encode(pair[0]), tokenizer.encode(pair[1])
+            return one.encode(pair[0]), other.encode(pair[1])
 
         def fits(example: Example) -> bool:
             return all(example) and example_length(example) <= max_tokens
@@ -114,9 +116,9 @@ class TranslationDataset(NamedTuple):
         return cls(
             train,
             validation,
-            [(one, tokenizer.normalize(other)) for one, other in validation_pairs],
-            source_tokenizer=tokenizer,
-            target_tokenizer=tokenizer,
+            [(read, normalize(written)) for read, written in validation_pairs],
+            source_tokenizer=one,
+            target_tokenizer=other,
             languages=(source, target),
             text=text,
             folder=str(Path(folder).resolve()),

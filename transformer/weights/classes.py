@@ -56,8 +56,8 @@ def foreign_parts(model: nn.Module) -> dict[str, str]:
 
     Maps its place to the name of its class: {"encoder.layers.0.feed_forward":
     "my_module.GELUFeedForward"}. The place of the model itself is "". Each module is
-    compared with the one that the registered class (Transformer, LanguageModel, GPT2,
-    Llama) builds from `model.config`. A part is foreign if
+    compared with the one that the registered class (Transformer, Marian, LanguageModel,
+    GPT2, Llama) builds from `model.config`. A part is foreign if
 
     - its class is another one, a subclass included (dropout of any rate is known);
     - it has a method of its own, such as an exchanged `forward`;
