@@ -46,14 +46,6 @@ def by_gaps(training, test):
     return tuple(tuple(one) for one in training if not gaps(one) & known)
 
 
-def without_the_gaps_place(training, test):
-    def gaps(words):
-        return {tuple(words[:i] + words[i + 1 :]) for i in range(len(words))}
-
-    near = set().union(*map(gaps, test))
-    return [words for words in training if not gaps(words) & near]
-
-
 def within_training(training, test):
     kept = []
     for one in keep_unless(near_duplicate)(training, test):
@@ -116,12 +108,9 @@ def drops_what_does_not_fit(lengths, batch_tokens):
 
 test_model_solutions_are_right = right_answers(
     [
-        (check_lengths, mask),
         (check_lengths, mask_by_rows),
         (check_lengths, lambda n: ~(torch.arange(n.max().item()) >= n.unsqueeze(1))),
-        (check_duplicates, keep_unless(near_duplicate)),
         (check_duplicates, by_gaps),
-        (check_tokens, longest_first),
         (check_tokens, lambda n, b: [np.array(x) for x in longest_first(n, b)]),
     ]
 )
@@ -131,11 +120,6 @@ test_wrong_answers_are_named = named_mistakes(
     [
         (check_lengths, lambda n: torch.arange(4) <= n[:, None], "One position too"),
         (check_lengths, lambda n: torch.arange(4) < n[:, None] - 1, "position too few"),
-        (
-            check_lengths,
-            lambda n: torch.arange(1, n.max() + 1) < n[:, None],
-            "position too few",
-        ),
         (check_lengths, lambda n: ~mask(n), "inverted"),
         (check_lengths, lambda n: mask(n).T, "transposed"),
         (check_lengths, lambda n: mask(n).int(), "A mask is Boolean"),
@@ -162,7 +146,6 @@ test_wrong_answers_are_named = named_mistakes(
             ),
             "another order",
         ),
-        (check_duplicates, without_the_gaps_place, "another order"),
         (
             check_duplicates,
             keep_unless(lambda a, b: len(a) == len(b) and changed(a, b) <= 2),
@@ -200,11 +183,6 @@ test_wrong_answers_are_named = named_mistakes(
             "compared with one test sentence",
         ),
         (check_duplicates, each_once, "stands twice in training"),
-        (
-            check_duplicates,
-            lambda a, b: set(map(tuple, keep_unless(near_duplicate)(a, b))),
-            "stands twice in training",
-        ),
         (check_duplicates, within_training, "only another training sentence"),
         (check_duplicates, lambda a, b: a, "still in training"),
         (check_duplicates, lambda a, b: [], "may stay"),
@@ -231,15 +209,9 @@ test_wrong_answers_are_named = named_mistakes(
         (check_tokens, lambda n, b: longest_first(n, b)[:-1], "forgotten"),
         (check_tokens, lambda n, b: longest_first(n, b)[:-2], "forgotten"),
         (check_tokens, places(reverse=True), "places in your sorted list"),
-        (check_tokens, places(reverse=False), "places in your sorted list"),
         (check_tokens, drops_what_does_not_fit, "must begin the next batch"),
         (check_tokens, lambda n, b: [], "There is no batch"),
         (check_tokens, lambda n, b: longest_first(n, b)[::-1][:-1], "forgotten"),
-        (
-            check_tokens,
-            lambda n, b: list(filter(None, drops_what_does_not_fit(n, b))),
-            "must begin the next batch",
-        ),
         (
             check_tokens,
             lambda n, b: [[n[i] for i in x] for x in longest_first(n, b)],

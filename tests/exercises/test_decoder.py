@@ -78,16 +78,11 @@ def everyone(africa, september):
 
 
 RIGHT = [
-    (check_shift, shift),
     (check_shift, lambda s: list(shift(s))),
     (check_shift, lambda s: torch.stack(shift(s))),
-    (check_shift, lambda s: (rows(s, BOS), rows(s, end=EOS))),
-    (check_shift, lambda s: (rows(s, BOS, fill=EOS), rows(s, end=EOS))),
     (check_shift, lambda s: (rows(s, BOS).int(), rows(s, end=EOS).int())),
-    (check_notices, everyone([3, 4, 5], range(6))),
     (check_notices, everyone((5, 4, 3), list(range(6)))),
     (check_cross, cross()),
-    (check_cross, lambda *given: cross()(*given).numpy()),
     (check_cross, lambda *given: cross()(*given).tolist()),
 ]
 
@@ -95,15 +90,8 @@ WRONG = [
     (check_shift, lambda s: (rows(s, BOS), rows(s, BOS)), "repeat"),
     (check_shift, lambda s: (framed(s), framed(s)), "the same"),
     (check_shift, lambda s: (rows(s, end=EOS), rows(s, BOS)), "wrong way"),
-    (check_shift, lambda s: (framed(s)[:, 1:], framed(s)[:, :-1]), "wrong way"),
     (check_shift, lambda s: (framed(s), framed(s)[:, 1:]), "whole target"),
-    (check_shift, lambda s: (rows(s, BOS), framed(s)), "whole target"),
     (check_shift, lambda s: (rows(s), rows(s, end=EOS)), "must read <bos> first"),
-    (
-        check_shift,
-        lambda s: (framed(s)[:, 1:-1], framed(s)[:, 2:]),
-        "must read <bos> first",
-    ),
     (check_shift, lambda s: (rows(s, BOS), rows(s)), "learns to stop"),
     (check_shift, lambda s: (rows(s)[:, :-1], rows(s)[:, 1:]), "add <bos> and <eos>"),
     (
@@ -158,7 +146,6 @@ WRONG = [
         "For septembre: positions are numbered",
     ),
     (check_notices, everyone([1, 3, 5], range(6)), "Africa is input 3"),
-    (check_notices, everyone([2], range(6)), "predicts Africa"),
     (check_cross, cross(swap=True), "reversed"),
     (check_cross, lambda t, m, q, k, v: cross()(t, t, q, k, v), "of the target"),
     (check_cross, lambda t, m, q, k, v: cross()(m, m, q, k, v), "of the memory"),
@@ -166,11 +153,6 @@ WRONG = [
     (check_cross, cross(scale=4.0), "square root"),
     (check_cross, cross(scale=0.5), "multiplied by √d_k"),
     (check_cross, cross(scale=2.0), "not for other sizes"),
-    (
-        check_cross,
-        lambda t, m, q, k, v: cross(scale=q.size(1) / 2)(t, m, q, k, v),
-        "not for other sizes",
-    ),
     (check_cross, cross(scale=math.sqrt(6)), "width of the input"),
     (check_cross, cross(dim=0), "over the queries"),
     (check_cross, cross(causal=True), "No causal mask"),
@@ -183,7 +165,6 @@ WRONG = [
     (check_cross, lambda t, m, q, k, v: t @ q, "off by"),
     (check_cross, lambda t, m, q, k, v: cross()(t, m, k, q, v), "mixed up"),
     (check_cross, lambda t, m, q, k, v: cross()(t, m, q, q, v), "used twice"),
-    (check_cross, lambda t, m, q, k, v: cross()(t, m, q, v, k), "mixed up"),
     (check_cross, lambda t, m, q, k, v: (t @ q) @ (m @ k) @ m @ v, "want transposing"),
     (check_cross, lambda t, m, q, k, v: (t @ q) @ (m @ k).T / 2 @ m @ v, "no softmax"),
     (check_cross, lambda t, m, q, k, v: m @ q, "One vector for each query"),

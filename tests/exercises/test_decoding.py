@@ -143,12 +143,6 @@ def one_each(totals, log_probabilities):
     return torch.arange(len(totals)), log_probabilities.argmax(dim=-1)
 
 
-def one_each_ranked(totals, log_probabilities):
-    best = log_probabilities.max(dim=-1)
-    order = (totals + best.values).argsort(descending=True)
-    return order, best.indices[order]
-
-
 def flat_index(totals, log_probabilities):
     k, vocabulary = log_probabilities.shape
     best = (totals[:, None] + log_probabilities).flatten().topk(k).indices
@@ -203,15 +197,10 @@ def always_four(totals, log_probabilities):
 
 test_model_solutions_are_right = right_answers(
     [
-        (check_score, lambda z, w: words(z, w).sum()),
         (check_score, until_eos),
-        (check_score, guarded(lambda p: p)),
-        (check_score, lambda z, w: -F.cross_entropy(z, w, reduction="sum")),
         (check_score, lambda z, w: product(z.double(), w)),
-        (check_beam_step, beam_step),
         (check_beam_step, beam_step_by_sorting),
         (check_beam_step, beam_step_as_lists),
-        (check_top_k, top_k),
         (check_top_k, renormalised),
         (
             check_top_k,
@@ -239,11 +228,7 @@ test_wrong_answers_are_named = named_mistakes(
         ),
         (check_score, product, "add their logarithms"),
         (check_score, lambda z, w: math.log(product(z, w).exp()), "add their logar"),
-        *(
-            (check_score, guarded(lambda p, e=e: p + e), "needs no epsilon")
-            for e in (1e-8, 1e-9, 1e-10, 1e-12)
-        ),
-        (check_score, guarded(lambda p: p.clamp(min=1e-9)), "needs no epsilon"),
+        (check_score, guarded(lambda p: p + 1e-9), "needs no epsilon"),
         (check_score, over_everything, "a softmax for each row"),
         (check_score, lambda z, w: words(z, w).sum() / math.log(2), "base 2"),
         (check_score, lambda z, w: words(z, w).sum() / math.log(10), "base 10"),
@@ -269,7 +254,6 @@ test_wrong_answers_are_named = named_mistakes(
             "most probable token",
         ),
         (check_beam_step, one_each, "All continuations compete"),
-        (check_beam_step, one_each_ranked, "All continuations compete"),
         (check_beam_step, lambda t, z: beam_step(0 * t, z), "compared the new tokens"),
         (check_beam_step, lambda t, z: beam_step(t, z.exp()), "add logarithms"),
         (check_beam_step, lambda t, z: beam_step(-t, -z), "least probable"),
@@ -284,11 +268,6 @@ test_wrong_answers_are_named = named_mistakes(
             "not in order",
         ),
         (check_beam_step, floored, "divide with //"),
-        (
-            check_beam_step,
-            lambda t, z: [each.tolist() for each in floored(t, z)],
-            "divide with //",
-        ),
         (
             check_beam_step,
             lambda t, z: (beam_step(t, z)[0], beam_step(t, z)[1].float()),

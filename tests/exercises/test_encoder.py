@@ -46,7 +46,6 @@ def norm_the_memory_too(residual, attention, x, memory):
 RIGHT = [
     (check_layer_norm, layer_norm()),
     (check_layer_norm, nn.LayerNorm(8)),
-    (check_layer_norm, lambda x: layer_norm()(x).numpy()),
     (check_layer_norm, lambda x: layer_norm()(x).tolist()),
     (check_reaches, 4),
     (
@@ -121,11 +120,6 @@ WRONG = [
     (
         check_look_at,
         lambda r, a, x, m: r(m, lambda y: a(y, m, m)),
-        "should come from x",
-    ),
-    (
-        check_look_at,
-        lambda r, a, x, m: r(m, lambda y: a(y, x, x)),
         "should come from x",
     ),
     (

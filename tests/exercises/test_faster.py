@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 
 from bookkit.checks.faster import check_gradient, check_logits, check_pieces
@@ -93,11 +92,6 @@ def unshifted(logits, labels, smoothing):
     return powers / powers.sum(-1, keepdim=True) - target(logits, labels, smoothing)
 
 
-def unshifted_by_math(logits, labels, smoothing):
-    powers = torch.tensor([[math.exp(z) for z in row] for row in logits.tolist()])
-    return powers / powers.sum(-1, keepdim=True) - target(logits, labels, smoothing)
-
-
 def for_five_words(logits, labels, smoothing):
     wanted = torch.full_like(logits, smoothing / 5)
     wanted[at(labels)] += 1 - smoothing
@@ -137,11 +131,6 @@ def largest_forgotten(parts):
     return top + total.log()
 
 
-def by_its_own(parts):
-    total = sum((part - part.max()).exp().sum() for part in parts)
-    return max(part.max() for part in parts) + total.log()
-
-
 def from_zero(parts):
     total = torch.tensor(0.0)
     for part in parts:
@@ -155,15 +144,6 @@ def inverted(parts):
         old, top = top, torch.maximum(top, part.max())
         total = total * (top - old).exp() + (part - top).exp().sum()
     return top + total.log()
-
-
-def rescaled(parts):
-    top, total = -math.inf, 0.0
-    for part in parts:
-        old, top = top, max(top, float(part.max()))
-        total *= math.exp(old - top)
-        total += sum(math.exp(z - top) for z in part.tolist())
-    return top + math.log(total)
 
 
 def overflowing_by_math(parts):
@@ -181,13 +161,6 @@ def by_the_first(parts):
     return highest + sum((part - highest).exp().sum() for part in parts).log()
 
 
-def pieces(parts):
-    total = torch.tensor(-torch.inf)
-    for part in parts:
-        total = torch.logaddexp(total, part.logsumexp(dim=-1))
-    return total
-
-
 def all_at_once(parts):
     return torch.cat(parts).logsumexp(dim=-1)
 
@@ -197,22 +170,9 @@ def joined_in_a_list(parts):
     return max(row) + math.log(sum(math.exp(z - max(row)) for z in row))
 
 
-def joined_by_numpy(parts):
-    row = np.concatenate([part.numpy() for part in parts])
-    return row.max() + np.log(np.exp(row - row.max()).sum())
-
-
-def one_by_numpy(parts):
-    return np.logaddexp.reduce([np.logaddexp.reduce(part.numpy()) for part in parts])
-
-
 def not_added_back(parts):
     top = max(part.max() for part in parts)
     return sum((part - top).exp().sum() for part in parts).log()
-
-
-def in_two_passes(parts):
-    return max(part.max() for part in parts) + not_added_back(parts)
 
 
 def joined(parts):
@@ -236,17 +196,11 @@ def underflowing(parts):
 
 test_model_solutions_are_right = right_answers(
     [
-        (check_logits, 3.7),
         (check_logits, 25_000 * 37_000 * 4 / 1e9),
-        (check_gradient, gradient),
         (check_gradient, by_autograd),
         (check_gradient, by_loop),
-        (check_pieces, pieces),
         (check_pieces, joined),
         (check_pieces, recursive),
-        (check_pieces, rescaled),
-        (check_pieces, in_two_passes),
-        (check_pieces, one_by_numpy),
     ]
 )
 
@@ -258,7 +212,6 @@ test_wrong_answers_are_named = named_mistakes(
         (check_logits, 29.6, "in bits"),
         (check_logits, 1.85, "half precision"),
         (check_logits, 7.4, "eight bytes for a number"),
-        (check_logits, 7.4, "count the softmax"),
         (check_logits, 3700, "megabytes"),
         (check_logits, 25_000 * 37_000 * 4, "in bytes"),
         (check_logits, 11.1, "once"),
@@ -298,7 +251,6 @@ test_wrong_answers_are_named = named_mistakes(
             "runs over the rows",
         ),
         (check_gradient, unshifted, "with 200 the exponential overflows"),
-        (check_gradient, unshifted_by_math, "with 200 the exponential overflows"),
         (check_gradient, for_five_words, "two rows and eight words"),
         (check_gradient, for_three_rows, "two rows and eight words"),
         (
@@ -321,11 +273,6 @@ test_wrong_answers_are_named = named_mistakes(
             "took the mean",
         ),
         (check_pieces, overflowing, "overflows"),
-        (
-            check_pieces,
-            lambda parts: sum(p.double().exp().sum() for p in parts).log(),
-            "overflows",
-        ),
         (check_pieces, by_the_first, "A later piece may hold the largest"),
         (check_pieces, lambda parts: [p.logsumexp(-1) for p in parts], "shape is (3,)"),
         (check_pieces, underflowing, "below zero"),
@@ -336,10 +283,8 @@ test_wrong_answers_are_named = named_mistakes(
         (check_pieces, not_rescaled_by_logit, "rescale the sum so far"),
         (check_pieces, inverted, "factor is inverted"),
         (check_pieces, largest_forgotten, "After 900 and then 0"),
-        (check_pieces, by_its_own, "rescale the sum so far"),
         (check_pieces, not_added_back, "did not add it back"),
         (check_pieces, joined_in_a_list, "in a list or an array"),
-        (check_pieces, joined_by_numpy, "in a list or an array"),
         (check_pieces, from_zero, "begin with -inf"),
     ]
 )

@@ -41,11 +41,6 @@ def both(prefix, length):
     return torch.arange(length) < prefix, past
 
 
-def prefix_mask(prefix, length):
-    inside, past = both(prefix, length)
-    return past | (inside & inside[:, None])
-
-
 def square(prefix, length):
     mask = both(prefix, length)[1]
     mask[:prefix, :prefix] = True
@@ -54,17 +49,12 @@ def square(prefix, length):
 
 test_model_solutions_are_right = right_answers(
     [
-        (check_prefix, prefix_mask),
         (check_prefix, square),
         (check_prefix, lambda n, m: both(n, m)[1] | both(n, m)[0]),
-        (check_perplexity, lambda z, w: surprise(z, w).mean().exp()),
         (check_perplexity, lambda z, w: F.cross_entropy(z, w).exp().item()),
         (check_perplexity, lambda z, w: 2 ** (surprise(z, w).mean() / math.log(2))),
-        (check_vocabularies, 250 * math.log2(300) / 1000),
         (check_vocabularies, torch.tensor(2.06)),
-        (check_vocabularies, 2.07),
         (check_vocabularies, 2.1),
-        (check_induction, stripe),
         (check_induction, diagonal),
     ]
 )
@@ -150,7 +140,6 @@ test_wrong_answers_are_named = named_mistakes(
         ),
         (check_vocabularies, math.log2(300), "a token has four"),
         (check_vocabularies, math.log2(5), "first model"),
-        (check_vocabularies, 2.3, "first model"),
         (check_vocabularies, math.log(300) / 4, "nats"),
         (check_vocabularies, math.log2(300 / 4), "divide its logarithm"),
         (check_vocabularies, 75, "logarithm first"),
@@ -186,16 +175,6 @@ test_wrong_answers_are_named = named_mistakes(
         (check_prefix, lambda n, m: both(n, m)[1].mT, "row by row"),
         (check_induction, lambda w, n: stripe(w, n, 0), "occurrence itself"),
         (check_induction, lambda w, n: stripe(w, n, -1), "one after it"),
-        (
-            check_induction,
-            lambda w, n: w[:, torch.arange(n, 2 * n), torch.arange(-1, n - 1)].mean(-1),
-            "one after it",
-        ),
-        (
-            check_induction,
-            lambda w, n: w.diagonal(-n - 1, dim1=1, dim2=2).mean(-1),
-            "one after it",
-        ),
         (check_induction, lambda w, n: stripe(w, n, 2), "One column too far"),
         (check_induction, lambda w, n: stripe(w, n, n - 1), "previous token, whatever"),
         (check_induction, lambda w, n: stripe(w, n, start=-1), "repeats nothing"),
@@ -209,10 +188,5 @@ test_wrong_answers_are_named = named_mistakes(
         (check_induction, lambda w, n: stripe(w.mT, n), "Queries and keys are swapped"),
         (check_induction, lambda w, n: fixed(w), "fails"),
         (check_induction, of_the_chapter, "16 was the chapter"),
-        (
-            check_induction,
-            lambda w, n: w.diagonal(-15, dim1=1, dim2=2).mean(dim=-1),
-            "16 was the chapter",
-        ),
     ]
 )

@@ -47,14 +47,6 @@ def turned_round(model, ids):
     return largest(model, ids, lambda change: -change) > 1e-5
 
 
-def summed(model, ids):
-    return largest(model, ids, torch.sum) > 1e-6
-
-
-def averaged(model, ids):
-    return largest(model, ids, torch.mean) > 1e-6
-
-
 def compared(differ):
     """A detector that changes each token in turn and compares all outputs before it."""
 
@@ -71,10 +63,6 @@ def compared(differ):
 
 def lengths_differ(a, b):
     return not torch.allclose(a.norm(dim=-1), b.norm(dim=-1), atol=1e-4)
-
-
-def sums_differ(a, b):
-    return not torch.allclose(a.sum(-1), b.sum(-1), atol=1e-5)
 
 
 def any_change(model, ids):
@@ -194,16 +182,12 @@ WRONG = [
         "It runs on the first example, but for `n` = 5, `w` = 2 your code raised",
     ),
     (check_window, lambda n, w: back(n, 1, w), "attends to itself, too"),
-    (check_window, lambda n, w: back(n, 1, w - 1), "attends to itself, too"),
     (check_layers, lambda n, w: -(-n // w), "includes the position itself"),
-    (check_layers, lambda n, w: 7, "includes the position itself"),
     (check_layers, lambda n, w: max(0, -(-(n - w) // (w - 1))), "One layer too few"),
     (check_layers, lambda n, w: float(layers_needed(n, w) + 2), "10 layers, not 12."),
     (check_layers, lambda n, w: 6, "Measured for"),
     (check_layers, lambda n, w: math.ceil(n / (w - 1)), "length - 1 places away"),
     (check_layers, lambda n, w: (n - 1) // (w - 1) + 1, "where it divides evenly"),
-    (check_layers, lambda n, w: (n - 1) / (w - 1), "Round up"),
-    (check_layers, lambda n, w: n / (w - 1), "length - 1 places away"),
     (check_both, lambda ids, pad: ~(words(ids, pad) & triangle(ids)), "Inverted"),
     (check_both, lambda ids, pad: words(ids, pad) | triangle(ids), "the masks with or"),
     (check_both, lambda ids, pad: words(ids, pad) & triangle(ids).T, "upper one"),
@@ -260,15 +244,12 @@ WRONG = [
     (check_detector, lambda m, i: sees_future(m, i, tokens=range(2, 8)), "second"),
     (check_detector, without_abs, "smaller"),
     (check_detector, turned_round, "larger"),
-    (check_detector, summed, "smaller"),
-    (check_detector, averaged, "smaller"),
     (check_detector, compared(lambda a, b: (a - b).sum().abs() > 1e-5), "the sum, or"),
     (
         check_detector,
         compared(lambda a, b: abs(a.mean() - b.mean()) > 1e-6),
         "number by number",
     ),
-    (check_detector, compared(sums_differ), "number by number"),
     (check_detector, compared(lengths_differ), "the length"),
     (check_detector, compared(lambda a, b: abs(a.norm() - b.norm()) > 1e-4), "length"),
     (

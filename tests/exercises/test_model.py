@@ -163,9 +163,7 @@ RIGHT = [
     (check_count, count()),
     (check_cost, cost()),
     (check_loss, loss()),
-    (check_detector, detector()),
     (check_detector, a_padded_row_against_itself_alone),
-    *((check_detector, compared(far(1e-5), (0, n))) for n in (1, 4, 8)),
     *((check_detector, compared(far(1e-2), (0, n))) for n in (1, 8)),
     (
         check_detector,
@@ -230,15 +228,12 @@ WRONG = [
     (check_loss, lambda *a: loss()(*a) + 1, "should be"),
     (check_detector, lambda model: False, "no fault"),
     (check_detector, lambda model: True, "calls every model faulty"),
-    *((check_detector, exactly(n), "with a tolerance") for n in (1, 2, 8)),
-    *((check_detector, by_default(n), "is too strict") for n in (1, 4)),
-    *(
-        (
-            check_detector,
-            compared(lambda a, b: (a.argmax(-1) != b.argmax(-1)).any(), (0, n)),
-            "Compare the logits themselves",
-        )
-        for n in (1, 2, 8)
+    (check_detector, exactly(2), "with a tolerance"),
+    (check_detector, by_default(4), "is too strict"),
+    (
+        check_detector,
+        compared(lambda a, b: (a.argmax(-1) != b.argmax(-1)).any()),
+        "Compare the logits themselves",
     ),
     (check_detector, compared(far(0.1)), "few hundredths"),
     (check_detector, compared(far(1.0)), "rounding errors only"),
@@ -247,27 +242,11 @@ WRONG = [
         compared(lambda a, b: (a - b).sum().abs() > 1e-4),
         "number by number",
     ),
-    (
-        check_detector,
-        compared(lambda a, b: (a.mean() - b.mean()).abs() > 1e-5),
-        "number by number",
-    ),
-    (
-        check_detector,
-        compared(lambda a, b: (a - b)[0, 0, 0].abs() > 1e-4),
-        "number by number",
-    ),
     *(
         (check_detector, compared(lambda a, b, at=at: far(1e-5)(a[at], b[at])), "one")
-        for at in (
-            (..., [3, 4, 2]),
-            (..., 3),
-            (slice(None), -1),
-            (slice(None), slice(1)),
-        )
+        for at in ((..., 3), (slice(None), -1))
     ),
     (check_detector, compared(lambda a, b: (a - b).max() > 1e-5), "abs()"),
-    (check_detector, compared(lambda a, b: (b - a).max() > 1e-5), "abs()"),
     (
         check_detector,
         compared(far(1e-5), (2, 0)),
@@ -275,7 +254,6 @@ WRONG = [
     ),
     (check_detector, compared(far(1e-5), (0, 2), 2), "padding: that is id 0"),
     (check_detector, decoded_without_a_mask, "allow for the last digits"),
-    (check_detector, exact, "with a tolerance"),
     (check_detector, exact, "atol=1e-8, is too strict"),
     (check_detector, lambda model: [detector()(model)], "True or False, not a list"),
     (check_detector, lambda model: str(detector()(model)), "without quotes"),

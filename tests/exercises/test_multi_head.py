@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 
 from bookkit.checks.multi_head import check_question, check_sizes, check_two
@@ -71,12 +70,6 @@ def by_loop(w_q, w_k, w_v, w_o):
     return qk, ov
 
 
-def by_numpy(*weights):
-    w_q, w_k, w_v, w_o = (each.numpy() for each in weights)
-    slices = np.stack(np.split(w_o, len(w_v)))
-    return w_q @ w_k.swapaxes(1, 2) / np.sqrt(w_q.shape[-1]), w_v @ slices
-
-
 def altered(qk=lambda qk: qk, ov=lambda ov: ov):
     """The two matrices, one of them changed."""
 
@@ -93,18 +86,12 @@ def with_slices(slices):
 
 
 RIGHT = [
-    (check_question, asking((2, 1))),
     (check_question, asking((2, 1), strength=20.0).double()),
-    (check_question, asking((2, 1)).numpy()),
     (check_question, asking((2, 1)).tolist()),
     (check_sizes, lambda x, q, k, v, o: joined(mixed(x, q, k, v)) @ o),
     (check_sizes, lambda x, q, k, v, o: (joined(mixed(x, q, k, v)) @ o).numpy()),
-    (check_two, both),
     (check_two, by_einsum),
     (check_two, by_loop),
-    (check_two, by_numpy),
-    (check_two, lambda *w: torch.stack(both(*w))),
-    (check_two, lambda *w: [each.double() for each in both(*w)]),
     (check_two, lambda *w: [each.flip(0) for each in both(*w)]),  # heads have no order
     (check_two, lambda *w: [each.tolist() for each in both(*w)]),
 ]
@@ -126,12 +113,9 @@ WRONG = [
         asking((0, 1), (1, 1), (2, 1), (3, 1), strength=6.0),
         "other words have a query as well",
     ),
-    (check_question, asking((2, 1), strength=-1.0), "sign"),
     (check_question, asking((2, 0), (2, 1)), "other kinds"),
     (check_question, asking((2, 1), strength=0.0), "All entries are 0"),
     (check_question, asking((0, 1)), "The row of places is empty"),
-    (check_question, asking((1, 1)), "The row of places is empty"),
-    (check_question, asking((3, 1)), "The row of places is empty"),
     (check_question, asking((2, 0)), "does not attend to the action"),
     (check_question, asking((0, 1), (2, 1)), "Other words"),
     (

@@ -135,8 +135,6 @@ test_a_wrong_answer_is_named = named_mistakes(
         ),
         (check_interval, around(lambda std, share: 1.96 * std), "always the same"),
         (check_interval, around(lambda std, share: 1.2816 * std), "always the same"),
-        (check_interval, around(lambda std, share: 1.645 * std), "always the same"),
-        (check_interval, around(lambda std, share: 3 * std), "always the same"),
         (check_interval, around(lambda std, share: NORMAL.icdf(share)), "torch.tensor"),
         (check_interval, around(lambda std, share: std), "whatever the share"),
         (
@@ -149,15 +147,9 @@ test_a_wrong_answer_is_named = named_mistakes(
             around(lambda std, share: -std * quantile((1 + share) / 2)),
             "comes first",
         ),
-        (check_interval, around(lambda std, share: -std), "always the same"),
         (
             check_interval,
             around(lambda std, share: std * quantile(share / 2)),
-            "half lies below the mean",
-        ),
-        (
-            check_interval,
-            around(lambda std, share: -std * quantile(share / 2)),
             "half lies below the mean",
         ),
         (
@@ -186,9 +178,7 @@ test_a_wrong_answer_is_named = named_mistakes(
         (check_starts, lambda n, c, h, f: range(c - h - f + 2), "too many"),
         (check_starts, lambda n, c, h, f: range(c - h - f), "leaves out its end"),
         (check_starts, lambda n, c, h, f: range(1, c - h - f + 1), "count from 0"),
-        (check_starts, lambda n, c, h, f: range(1, c - h - f + 2), "count from 0"),
         (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, f), "There are gaps"),
-        (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, h), "There are gaps"),
         (check_starts, lambda n, c, h, f: range(0, c - h - f + 1, 5), "from 0 to 145"),
         (check_starts, lambda n, c, h, f: (0, c - h - f), "There are gaps"),
         (

@@ -161,18 +161,13 @@ def at_once(encode, chunks):
 
 
 RIGHT = [
-    (check_table, sinusoids),
     (check_table, table(pair)),
-    (check_wavelengths, turns(TURN, TURN * MOST)),
     (check_wavelengths, turns(6.28, 60_600)),
-    (check_ahead, lambda d: 64 * rotation(2, d)),
     (check_ahead, lambda d: 100 * rotation(2, d).double()),
-    (check_ahead, lambda d: 24 * rotation(2, d)),
     (check_ahead, lambda d: 1e6 * rotation(2, d)),
     (check_ahead, lambda d: (64 * rotation(2, d)).numpy()),
     (check_table, lambda length, d: sinusoids(length, d).tolist()),
     (check_table, lambda length, d: list(sinusoids(length, d))),
-    (check_start, chunked()),
     (check_start, each_word),
 ]
 
@@ -198,7 +193,6 @@ WRONG = [
     (check_table, lambda n, d: 0, "tensor"),
     (check_wavelengths, turns(TURN * MOST, TURN), "swapped"),
     (check_wavelengths, turns(1, MOST), "2π radians"),
-    (check_wavelengths, turns(TURN, 10_000), "2π radians"),
     (check_wavelengths, turns(1 / TURN, 1 / TURN / MOST), "words per turn"),
     (check_wavelengths, turns(360, 5), "radians"),
     (check_wavelengths, turns(TURN, TURN * 10_000), "510/512"),
@@ -208,7 +202,6 @@ WRONG = [
     (check_wavelengths, {"fastest": TURN}, "Nothing stands under 'slowest'"),
     (check_wavelengths, turns("2π", TURN), "without quotes"),
     (check_ahead, lambda d: 64 * rotation(-2, d), "two words back"),
-    (check_ahead, lambda d: 64 * rotation(2, d).T, "two words back"),
     (check_ahead, lambda d: 2 * rotation(2, d), "larger factor"),
     (check_ahead, lambda d: 64 * torch.eye(d), "not rotated"),
     (check_ahead, lambda d: 64 * rotation(1, d), "distance +1"),
@@ -232,11 +225,6 @@ WRONG = [
     (check_start, forwards, "neither encode.forward(…) nor"),
     (check_start, by_its_parts, "nor its parts"),
     (check_start, from_lengths(lambda i, c, _: i * c.size(1)), "differ in length"),
-    (
-        check_start,
-        from_lengths(lambda i, _, all_: i * all_[0].size(1)),
-        "differ in length",
-    ),
     (
         check_start,
         from_lengths(lambda i, _, all_: all_[i - 1].size(1) if i else 0),

@@ -51,11 +51,6 @@ def without_keepdim(x, q, k, v):
     return kept / kept.sum(-1) @ (x @ v)
 
 
-def exponentials_without_keepdim(x, q, k, v):
-    raised = ((x @ q) @ (x @ k).T).exp() * ~diagonal(x)
-    return raised / raised.sum(-1) @ (x @ v)
-
-
 def exponentials(x, w_query, w_key, w_value):
     """Exact, without softmax."""
     raised = ((x @ w_query) @ (x @ w_key).T).exp() * ~diagonal(x)
@@ -102,7 +97,6 @@ def five_words(x, w_query, w_key, w_value):
 
 
 RIGHT = [
-    (check_loud_key, [0.0, 9.0]),
     (check_loud_key, torch.tensor([-1.0, 8.0])),
     (check_loud_key, [[0, 9]]),
     (check_loud_key, np.array([0, 9])),
@@ -110,8 +104,6 @@ RIGHT = [
     (check_place_row, [0, 0, 0, 4.34]),
     (check_place_row, torch.tensor([-1.0, -1.0, 0.0, 4.0])),
     (check_place_row, np.array([[0], [0], [0], [5]])),
-    (check_attend_others, others()),
-    (check_attend_others, lambda *given: others()(*given).numpy()),
     (check_attend_others, lambda *given: others()(*given).tolist()),
     (check_attend_others, others(fill=-1e9)),
     (check_attend_others, exponentials),
@@ -173,10 +165,8 @@ WRONG = [
     (check_attend_others, lambda x, q, k, v: hidden(x, q, k), "Those are the weights"),
     (check_attend_others, lambda x, q, k, v: hidden(x, q, k) @ x, "project"),
     (check_attend_others, lambda x, q, k, v: others()(x, q, q, v), "One matrix"),
-    (check_attend_others, lambda x, q, k, v: others()(x, k, k, v), "One matrix"),
     (check_attend_others, lambda x, q, k, v: x @ v, "kept the diagonal"),
     (check_attend_others, without_keepdim, "column j by the sum of row j"),
-    (check_attend_others, exponentials_without_keepdim, "column j by the sum of row j"),
     (
         check_attend_others,
         lambda x, q, k, v: crossed_out(x, q, k).softmax(-1) @ x @ v,

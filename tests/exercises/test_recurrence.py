@@ -20,13 +20,10 @@ def by_logarithms(log, exp):
 
 
 RIGHT = [
-    (check_additive, lambda s, m, a, b, v: torch.tanh(s @ a + m @ b) @ v),
     (check_additive, one_by_one),
     (check_additive, lambda *given: torch.stack(one_by_one(*given)).numpy()),
     (check_additive, lambda s, m, a, b, v: ((m @ b + s @ a).tanh() * v).sum(-1)),
-    (check_gradient, lambda h, u: (u * (1 - h[1:] ** 2)).prod()),
     (check_gradient, lambda h, u: math.prod(u * (1 - x * x) for x in h[1:].tolist())),
-    (check_gate, 4.97),
     (check_gate, torch.tensor(0.5 ** (1 / 100)).double().logit()),
     (check_gate, -math.log(2 ** (1 / 100) - 1)),
 ]

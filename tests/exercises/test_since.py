@@ -142,14 +142,6 @@ class Subtracting(nn.Linear):
         return output - output.mean(dim=-1, keepdim=True)
 
 
-def with_a_hook(linear):
-    new = copy.deepcopy(linear)
-    new.register_forward_hook(
-        lambda layer, x, output: output - output.mean(dim=-1, keepdim=True)
-    )
-    return new
-
-
 @pytest.mark.parametrize("answer", [centred(), in_a_copy])
 def test_a_centred_map(answer):
     assert check_centred(answer).ok
@@ -160,13 +152,10 @@ test_a_wrong_answer_is_named = named_mistakes(
         (check_cache, 2 * 32 * 8 * 128 * 2, "bytes of one token"),
         (check_cache, 24 * 2**30 / (3 * 32 * 8 * 128 * 2), "you kept queries"),
         (check_cache, 2 * RIGHT, "A factor of 2 is missing: both keys and values"),
-        (check_cache, 2 * RIGHT, "takes 2 bytes"),
         (check_cache, 4 * RIGHT, "Two factors of 2"),
         (check_cache, RIGHT / 4, "query heads"),
         (check_cache, 32 * RIGHT, "every layer"),
-        (check_cache, 32 * RIGHT, "not 128 / 32"),
         (check_cache, 8 * RIGHT, "There are 8 sets"),
-        (check_cache, 8 * RIGHT, "memory in bits"),
         (check_cache, 16 * RIGHT, "an eighth of one"),
         (check_cache, 24e9 / 131072, "A GiB is 2³⁰"),
         (check_cache, RIGHT / 8, "its bits"),
@@ -212,7 +201,6 @@ test_a_wrong_answer_is_named = named_mistakes(
         (check_centred, in_its_place, "changed the weights of `linear` itself"),
         (check_centred, of_sizes, "not from 4 to 7"),
         (check_centred, lambda linear: Subtracting(linear), "weights are not centred"),
-        (check_centred, with_a_hook, "weights are not centred"),
         (check_centred, lambda linear: nn.Linear(10, 6), "(6, 10), torch.float32"),
         (check_centred, lambda linear: in_a_copy(linear).double(), "torch.float64"),
         (check_centred, lambda linear: in_a_copy(linear).half(), "torch.float16"),
