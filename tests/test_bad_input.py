@@ -139,6 +139,7 @@ GOOD = torch.tensor([[3, 4]])
         (torch.empty(0, 4, dtype=torch.int64), r"neither empty, got \(0, 4\)"),
         (torch.empty(2, 0, dtype=torch.int64), r"neither empty, got \(2, 0\)"),
         (torch.full((1, 9), 3), "0..7, got 0..8"),
+        ([[3, 4]], r"ids must be a tensor.* got a list$"),
     ],
 )
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -170,6 +171,8 @@ def test_a_negative_start() -> None:
         (torch.ones(4, 5, dtype=torch.bool), r"\(2, 1, 5, 5\), got \(4, 5\)"),
         (torch.ones(3, 1, 1, 5, dtype=torch.bool), r"got \(3, 1, 1, 5\)"),
         (torch.ones(1, 2, 1, 5, 5, dtype=torch.bool), r"got \(1, 2, 1, 5, 5\)"),
+        ([[True]], "must be a boolean tensor, got a list"),
+        (torch.ones(1).bool().numpy(), "must be a boolean tensor, got a ndarray"),
     ],
 )
 def test_masks(mask, message) -> None:
