@@ -24,8 +24,6 @@ from transformer.decoder import DecoderLayer
 from transformer.decoding.beam import (
     beam_search,
     best_tokens,
-    expand,
-    kept_first,
     length_normalised,
     n_best,
 )
@@ -37,7 +35,7 @@ from transformer.decoding.search import (
     sample,
     top_p_filter,
 )
-from transformer.decoding.step import CachedDecoder, UncachedDecoder, evaluating
+from transformer.decoding.step import CachedDecoder, UncachedDecoder
 from transformer.decoding.support import packable
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
@@ -305,18 +303,6 @@ def test_the_model_keeps_its_mode(search):
     assert [module.training for module in model.modules()] == modes
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
-
-
-def test_evaluating_restores_after_an_error():
-    model = random_model().train()
-    try:
-        with evaluating(model):
-            assert not any(module.training for module in model.modules())
-            assert torch.is_inference_mode_enabled()
-            raise KeyError
-    except KeyError:
-        pass
-    assert all(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("search", [greedy_search, sample, beam_search])
@@ -763,33 +749,6 @@ def test_the_default_penalty_is_that_of_its_inventors():
     assert beam_search(fixed_logits(random_model(), *steps), [[4]], 5, 2) == [[3]]
     longer = beam_search(fixed_logits(random_model(), *steps), [[4]], 5, 2, 1.6)
     assert longer == [[3, 4]]
-
-
-def test_length_normalisation_by_hand():
-    assert length_normalised(-3.0, 1, 0.6) == -3.0
-    assert length_normalised(-3.0, 7, 1.0) == -1.5
-    assert length_normalised(-3.0, 7, 0.0) == -3.0
-    assert math.isclose(length_normalised(-3.0, 13, 0.6), -3.0 / 3**0.6)
-
-
-def test_hypotheses_expand_to_their_best_continuations():
-    totals = torch.tensor([[-1.0, -2.0], [-1.0, -math.inf]])
-    log_p = torch.tensor([[[-1.0, -2.0], [-0.5, -math.inf]], [[-1.0, -1.0]] * 2])
-    ids = torch.tensor([[[1, 2], [2, 0]], [[5, 6], [7, 8]]])
-    best, parents, new = expand(totals, log_p, ids, 3)
-    assert best.tolist() == [[-2.0, -2.5, -3.0], [-2.0, -2.0, -math.inf]]
-    assert parents.tolist() == [[0, 1, 0], [0, 0, 1]]
-    assert new.tolist() == [[1, 2, 2], [5, 6, 7]]
-    best, parents, _ = expand(totals, log_p, ids, 6)  # more than there are
-    assert best.isinf().sum(dim=1).tolist() == [3, 4]
-    assert parents.max() == 1
-
-
-def test_the_first_that_is_kept_fills_the_rest():
-    kept = torch.tensor([[False, True, False, True], [True] * 4, [False] * 4])
-    order = kept_first(kept)
-    assert order[:2].tolist() == [[1, 3, 1, 1], [0, 1, 2, 3]]
-    assert order[2].unique().numel() == 1
 
 
 class HostReads(TorchDispatchMode):

@@ -241,16 +241,6 @@ class Recorder(Tokenizer):
         raise NotImplementedError
 
 
-def test_the_model_stays_as_it_is(joint):
-    joint.model.train()
-    joint.model.encoder.eval()
-    modes = [module.training for module in joint.model.modules()]
-    first = joint.translate("le chat")
-    assert [module.training for module in joint.model.modules()] == modes
-    assert joint.translate("le chat") == first  # without dropout
-    assert all(weight.requires_grad for weight in joint.model.parameters())
-
-
 def test_a_sentence_that_is_no_text_leaves_the_others_alone(joint):
     errors = []
     sentences = ["le chat", "le \ud83d chat", "le chat"]
@@ -510,15 +500,6 @@ def test_files_without_tokenizers_of_ours_are_refused(tmp_path, change, message)
     random_model(9).save(tmp_path / "model", metadata)
     with pytest.raises(ValueError, match=rf"/model: .*{message}"):
         Translator.load(tmp_path / "model")
-
-
-def test_missing_and_foreign_files_are_refused(tmp_path):
-    for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(FileNotFoundError, match="no checkpoint at"):
-            Translator.load(path)
-    (tmp_path / "text").write_text("not weights")
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
-        Translator.load(tmp_path / "text")
 
 
 def test_a_translator_without_a_name_is_refused(tmp_path, monkeypatch) -> None:
