@@ -98,19 +98,6 @@ def test_a_sentence_alone_has_the_maps_that_it_has_in_a_batch(model, source) -> 
             torch.testing.assert_close(one[0], many[row, ..., :n, :n])
 
 
-def test_the_weights_are_those_the_layer_used() -> None:
-    """Mixing the values by them gives what the layer gave."""
-    model = small().eval()
-    source = ids()
-    layer = model.encoder.layers[0].self_attention
-    x = model.position(model.source_embedding(source))
-    weights = attention_maps(model, source, ids()).encoder[:, 0]
-    mixed = weights @ layer.keys_values(x, x).values
-    torch.testing.assert_close(
-        layer.output_proj(mixed.transpose(1, 2).flatten(2)), layer(x, x, x)
-    )
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_maps_leave_the_model_as_it_was(training) -> None:
     model = small().train(training)
