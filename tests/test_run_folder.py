@@ -523,19 +523,14 @@ def test_a_run_stops_where_it_is_asked_to_and_goes_on(dataset, whole_run, tmp_pa
     assert_same_run(tmp_path, whole_run)
 
 
-@pytest.mark.parametrize("wrong", [b"{", b"[]", b"\xff\xfe{}", b"[" * 99_999, b"{}"])
-def test_a_damaged_description_is_one_line(tmp_path, wrong):
-    (tmp_path / "run.json").write_bytes(wrong)
-    with pytest.raises(ValueError, match=r"run\.json is damaged: .") as caught:
-        read_run(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_description_that_is_not_ours_is_left_as_it_is(dataset, tmp_path):
+def test_a_damaged_description_is_one_line_and_left_as_it_is(dataset, tmp_path):
     wrongs = [b"{", b"{}", b"[]", b"\xff\xfe{}", b"[" * 99_999, b'{"name": 1}']
     (tmp_path / "metrics.jsonl").write_text("precious")
     for wrong in wrongs:
         (tmp_path / "run.json").write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"run\.json is damaged: .") as caught:
+            read_run(tmp_path)
+        assert "\n" not in str(caught.value)
         with pytest.raises(ValueError, match=r"run\.json is damaged: ."):
             run_steps(dataset, tmp_path, 1)
         assert (tmp_path / "run.json").read_bytes() == wrong
@@ -549,7 +544,7 @@ def test_a_folder_without_a_run_is_named(tmp_path):
         load_run(tmp_path, average=1)
 
 
-@pytest.mark.parametrize("keep", [1, 2, 3, 4, 5, 10])
+@pytest.mark.parametrize("keep", [1, 2, 4])
 def test_as_many_epochs_are_kept_as_were_asked_for(dataset, tmp_path, keep):
     run_steps(dataset, tmp_path / "run", keep_epochs=keep)
     kept = sorted(path.name for path in (tmp_path / "run").glob("epoch-*"))

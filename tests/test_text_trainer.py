@@ -10,7 +10,6 @@ import torch
 from small_runs import assert_same_run, note_devices
 from torch import nn
 
-from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.language_model import LanguageModel, LanguageModelConfig
 from transformer.beyond.llama import Llama, LlamaConfig
 from transformer.beyond.text_generator import (
@@ -309,16 +308,6 @@ def test_a_llama_generates_text_and_is_saved_with_its_tokenizer(
     loaded = TextGenerator.load(tmp_path / "llama.safetensors")
     assert isinstance(loaded.model, Llama)
     assert loaded.generate("Jane likes", 30, top_p=1e-6).startswith(found)
-
-
-def test_a_gpt2_is_loaded_as_one(dataset, tmp_path):
-    sizes = {**SIZES, "dropout": 0.0, "norm_first": True}
-    text = TextGenerator(GPT2(LanguageModelConfig(90, **sizes)), dataset.tokenizer)
-    text.save(tmp_path / "gpt2.safetensors")
-    loaded = TextGenerator.load(tmp_path / "gpt2.safetensors")
-    assert isinstance(loaded.model, GPT2)
-    found = text.generate("Jane likes", 9, top_p=1e-6)
-    assert loaded.generate("Jane likes", 9, top_p=1e-6) == found
 
 
 def test_a_subclass_is_read_as_the_language_model_that_it_is(dataset, tmp_path):
