@@ -38,7 +38,9 @@ def test_claims_are_tried_under_their_nulls(tmp_path: Path) -> None:
     An error can be expected. A claim that does not fail is named.
     """
     expected = ONE.replace("half = 2", "# raises: TypeError\nhalf = 'two'")
-    wrong = "".join(ONE.replace("2", half) for half in ("0.9", "1 / 0", "'two'"))
+    claim, null, code = ONE.splitlines(keepends=True)  # three nulls of one claim
+    codes = [code.replace("2", half) for half in ("0.9", "1 / 0", "'two'")]
+    wrong = claim + null + null.join(codes)
     write(tmp_path, [HALF + ONE + expected, HALF + wrong])
     command = [sys.executable, ROOT / "tools" / "nulls.py", "--root", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -2,13 +2,16 @@
 
     python tools/nulls.py [CHAPTER …] [--check | --seeds SHIFT]
 
-The nulls of a chapter stand under its name in tests/nulls/, one block each:
+The nulls of a chapter stand under its name in tests/nulls/, those of a claim together:
 
     # %% claim: <how the claim's sentence begins>
     # null: <what is replaced, switched off or left to chance>
     tokenize = split_words
 
-A block runs in a fork of the chapter, just before its claim. The claim must then raise
+    # null: <something else>
+    tokenize = list
+
+Each runs in a fork of the chapter, just before its claim. The claim must then raise
 AssertionError, or the error that a line `# raises: NAME` gives. A claim without a null
 is wrong, and so is a null without a claim. With --check nothing runs: claims and nulls
 are only matched. Files are shared with the fork: a null that writes makes its own.
@@ -34,7 +37,9 @@ from chapters import ChapterError, named, read, stored
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^# %% claim: (.*)\n# null: (.*)\n(?:# raises: (\w+)\n)?", re.M)
+BLOCK = re.compile(
+    r"^(?:# %% claim: (.*)\n)?# null: (.*)\n(?:# raises: (\w+)\n)?", re.M
+)
 
 
 class Null(NamedTuple):
@@ -47,12 +52,15 @@ class Null(NamedTuple):
 
 
 def nulls_of(root: Path, chapter: Path) -> list[Null]:
-    """The blocks of `tests/nulls/STEM.py`, or of `tests/nulls/workshop/STEM.py`."""
+    """Those of `tests/nulls/STEM.py`, or of `tests/nulls/workshop/STEM.py`."""
     page = chapter.relative_to(root / "book")
     path = (root / "tests" / "nulls" / page).with_suffix(".py")
     parts = BLOCK.split(path.read_text(encoding="utf-8") if path.exists() else "")
-    fields = zip(*(parts[first::4] for first in (1, 2, 3, 4)), strict=True)
-    return [Null(c, n, e or "AssertionError", code) for c, n, e, code in fields]
+    nulls, claim = [], ""
+    for begins, *rest in zip(*(parts[first::4] for first in (1, 2, 3, 4)), strict=True):
+        claim, (name, error, code) = begins or claim, rest
+        nulls.append(Null(claim, name, error or "AssertionError", code))
+    return nulls
 
 
 def sentence(claim: str) -> str:

@@ -2,7 +2,6 @@
 # null: a state that keeps what it has
 states = [states[0]] * 5
 
-# %% claim: Each later word leaves less than half of what was left of
 # null: u = 1 in place of 0.5
 state, states = 0.0, []
 for x in is_jane:
@@ -16,7 +15,6 @@ whole_chains = lambda kind, clauses: chains_of(
     "without" if kind == "with attention" else kind, clauses
 )
 
-# %% claim: In the stored runs, every run with attention gets all
 # null: six times the training makes no difference
 chains_of = whole_chains
 whole_chains = lambda kind, clauses: chains_of(
@@ -28,7 +26,6 @@ whole_chains = lambda kind, clauses: chains_of(
 roll = torch.Tensor.roll
 torch.Tensor.roll = lambda x, place: roll(x, place) * (1 + place) / 5
 
-# %% claim: Attention gets the same from *Jane* in any of the five
 # null: a recurrent network that keeps what it has
 math.tanh = lambda x: min(1.0, 2 * x)
 
@@ -36,7 +33,6 @@ math.tanh = lambda x: min(1.0, 2 * x)
 # null: a state that keeps what it has
 torch.tanh = lambda x: x
 
-# %% claim: At *Jane* = 1, no $u$ on the slider keeps a twentieth of
 # null: no score for *Jane*
 math.exp = lambda x: 1.0
 
@@ -48,11 +44,9 @@ torch.tanh = lambda sums: sums.sum(dim=-1)
 # null: no attention: each word alone
 self_attention = lambda x: x
 
-# %% claim: In each of 100 draws, the last word changes what
 # null: all weight on the first word
 self_attention = lambda x: x[:1].expand_as(x)
 
-# %% claim: In each of 100 draws, the last word changes what
 # null: the recurrent network's states see all words
 stack = torch.stack
 torch.stack = lambda rows: stack(rows) + stack(rows).mean(dim=0)
@@ -62,7 +56,6 @@ torch.stack = lambda rows: stack(rows) + stack(rows).mean(dim=0)
 F.linear = lambda x, weight, bias: x
 nn.Linear.forward = lambda self, x: x
 
-# %% claim: The multiplications are those that PyTorch counts.
 # null: attention to neighbours only
 
 
@@ -77,15 +70,12 @@ def self_attention(x):
 without_positions = self_attention
 self_attention = lambda x: without_positions(x + torch.arange(len(x))[:, None])
 
-# %% claim: Shuffled words get the same vectors from self-attention,
 # null: the recurrent network in attention's place
 self_attention = recurrent_states
 
-# %% claim: Shuffled words get the same vectors from self-attention,
 # null: attention in the recurrent network's place
 recurrent_states = self_attention
 
-# %% claim: Shuffled words get the same vectors from self-attention,
 # null: a constant: all words get the same vector
 attended = self_attention
 self_attention = lambda x: attended(x).mean(dim=0).expand_as(x)

@@ -6,7 +6,6 @@ one_hot = one_hot.roll(1, 0)
 # null: every word occurs as often
 grad_norm = torch.full_like(grad_norm, grad_norm[id_of["visite"]])
 
-# %% claim: The gradient of a word that does not occur is exactly zero.
 # null: a tied table, where every row has a gradient
 grad_norm = grad_norm + 1e-3
 
@@ -15,7 +14,6 @@ grad_norm = grad_norm + 1e-3
 trained = trained.clone()
 trained[id_of["Tombouctou"]] *= 0.99
 
-# %% claim: After 200 steps not one bit of *Tombouctou*'s row has
 # null: no training
 trained = start
 
@@ -23,15 +21,12 @@ trained = start
 # null: Adam in both
 runs["gradient descent"] = runs["Adam"]
 
-# %% claim: With either optimiser *en* needs fewer than half of the
 # null: gradient descent in both
 runs["Adam"] = runs["gradient descent"]
 
-# %% claim: With either optimiser *en* needs fewer than half of the
 # null: frequent words learn no faster: their losses in another order
 runs = {name: (moved, losses.flip(1)) for name, (moved, losses) in runs.items()}
 
-# %% claim: With either optimiser *en* needs fewer than half of the
 # null: with Adam *visite* is as slow as *Zoé*
 moved, losses = runs["Adam"]
 runs["Adam"] = moved, losses[:, [0, 3, 2, 3]]
@@ -40,7 +35,6 @@ runs["Adam"] = moved, losses[:, [0, 3, 2, 3]]
 # null: no training
 table.weight.data.copy_(start)
 
-# %% claim: After 200 steps the loss is less than 0.05 above the least
 # null: neighbours that the middle word determines
 spread = lambda neighbour: 0.0
 
@@ -48,7 +42,6 @@ spread = lambda neighbour: 0.0
 # null: no training
 trained = start
 
-# %% claim: After training every pair within a kind is more similar
 # null: a start that knows the kinds
 start = trained
 
@@ -56,7 +49,6 @@ start = trained
 # null: no training
 trained = start
 
-# %% claim: The nearest words to *aime* are the three other verbs,
 # null: the two verbs share a sentence
 corpus = [*corpus, ["Jane", "aime", "déteste"]]
 
@@ -64,7 +56,6 @@ corpus = [*corpus, ["Jane", "aime", "déteste"]]
 # null: no training
 trained = start
 
-# %% claim: *Florence* is less similar to people and places than they
 # null: Florence is one of the people
 trained = trained.clone()
 trained[id_of["Florence"]] = trained[id_of["Jane"]]
@@ -73,7 +64,6 @@ trained[id_of["Florence"]] = trained[id_of["Jane"]]
 # null: the ratio does not depend on the width
 ratio = [ratio[2]] * len(ratio)
 
-# %% claim: From 8 to 1,024 dimensions the ratio is √(d_model / 2)
 # null: √d_model, without the half
 ratio = [each * 2**0.5 for each in ratio]
 
@@ -81,7 +71,6 @@ ratio = [each * 2**0.5 for each in ratio]
 # null: the factor makes no difference
 scaled = stored
 
-# %% claim: Without the factor the mean cosine is above 0.9 from 32
 # null: random directions
 stored = torch.randn(len(sizes)) / 10
 
@@ -89,7 +78,6 @@ stored = torch.randn(len(sizes)) / 10
 # null: the variance makes no difference
 first_loss = dict.fromkeys(first_loss, first_loss["1/d_model"])
 
-# %% claim: Rows of variance 1 start at more than five times the loss
 # null: scores of zero
 first_loss["1/d_model"] = uniform
 
@@ -101,7 +89,6 @@ F.cross_entropy = lambda scores, labels, loss=F.cross_entropy: loss(h @ start.T,
 # null: no factor
 TokenEmbedding.forward = lambda self, ids: self.table(ids)
 
-# %% claim: The layer's output is one-hot vectors times the table,
 # null: rows of variance 1
 TokenEmbedding.__init__ = lambda self, vocab_size, d_model: (
     nn.Module.__init__(self)
@@ -117,6 +104,5 @@ torch.randn = lambda *size, **options: shifted(*size, **options) + 1
 # null: a shear in place of a rotation
 torch.linalg.qr = lambda matrix: type("QR", (), {"Q": torch.ones(8, 8).triu()})
 
-# %% claim: Turned by one rotation, all predictions and all cosines are
 # null: rows stretched, not turned
 torch.linalg.qr = lambda matrix: type("QR", (), {"Q": 2 * torch.eye(8)})

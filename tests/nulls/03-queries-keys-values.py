@@ -3,7 +3,6 @@
 lookup = soft_lookup
 soft_lookup = lambda query, keys, values, temperature: lookup(query, keys, values)
 
-# %% claim: As the temperature falls, the result approaches the best
 # null: shares of the raw scores
 
 
@@ -16,7 +15,6 @@ def soft_lookup(query, keys, values, temperature):
 # null: the best match alone
 soft_lookup = lambda query, keys, values: (None, values[(keys @ query).argmax()])
 
-# %% claim: A small change of the query leaves the best match and moves
 # null: another query
 count_words = count
 count = lambda text: 1000 * count_words(text)
@@ -25,7 +23,6 @@ count = lambda text: 1000 * count_words(text)
 # null: cosines for both
 dots = cosines
 
-# %% claim: The repeated word wins by dot product and loses by cosine.
 # null: dot products for both
 cosines = dots
 
@@ -38,7 +35,6 @@ def soft_lookup(query, keys, values, temperature=1.0):
     return (cosines / temperature).softmax(dim=0), None
 
 
-# %% claim: A query times c gives the weights of temperature 1/c.
 # null: dot products are held to the bound
 F.cosine_similarity = lambda keys, query, dim: keys @ query
 
@@ -49,7 +45,6 @@ torch.autograd.functional.jacobian = lambda function, x: jacobian(
     lambda words: function(words + words.mean(dim=0)), x
 )
 
-# %% claim: The query of the third word depends on the third word alone.
 # null: each word is scored with itself alone
 jacobian = torch.autograd.functional.jacobian
 torch.autograd.functional.jacobian = lambda function, x: jacobian(
@@ -60,11 +55,9 @@ torch.autograd.functional.jacobian = lambda function, x: jacobian(
 # null: even weights
 w3 = torch.full((5,), 1 / 5)
 
-# %% claim: The largest weight of *l'Afrique* is on *visite*.
 # null: all of the weight on *visite*
 A3 = V[1]
 
-# %% claim: The largest weight of *l'Afrique* is on *visite*.
 # null: attention is blind to the scores
 W_K = torch.zeros_like(W_K)
 
@@ -73,7 +66,6 @@ W_K = torch.zeros_like(W_K)
 attend_to_others = attend
 attend = lambda x, q, k, v: (attend_to_others(x, q, k, v)[0], x @ v)
 
-# %% claim: One word in two sentences gets two vectors.
 # null: keys that tell the two verbs apart
 W_K = W_K.clone()
 W_K[4, 1] = 1.0
@@ -88,7 +80,6 @@ def attend(x, q, k, v):
     return weights, weights @ (x @ v)
 
 
-# %% claim: Loop and matrix product give the same weights and outputs.
 # null: the values are the words themselves, doubled
 attend_with_values = attend
 attend = lambda x, q, k, v: attend_with_values(x, q, k, 2 * v)
@@ -97,7 +88,6 @@ attend = lambda x, q, k, v: attend_with_values(x, q, k, 2 * v)
 # null: even weights
 with_itself = torch.full_like(with_itself, 1 / len(pizza))
 
-# %% claim: *It* attends most to *pizza* and *oven*, and to both alike.
 # null: a pronoun looks for its own kind
 asks = 3 * torch.eye(7)
 scores = (P @ asks) @ P.T
@@ -107,7 +97,6 @@ with_itself = scores.softmax(dim=-1)
 # null: nothing is left out
 without = with_itself
 
-# %% claim: Without itself, attention alone turns *pizza* towards
 # null: it never attends to itself
 with_itself = without
 
@@ -121,7 +110,6 @@ def attend(x, q, k, v):
     return weights, weights @ F.normalize(x @ v, dim=-1)
 
 
-# %% claim: Ten times the values give ten times the outputs at equal
 # null: *aime* has the value of *visite*
 sentences["aime"] = sentences["visite"]
 
@@ -129,19 +117,15 @@ sentences["aime"] = sentences["visite"]
 # null: no training
 results["QKV"] = start
 
-# %% claim: With all three matrices trained, more than 99% of the
 # null: W^V alone is enough
 results["V"] = results["QKV"]
 
-# %% claim: With all three matrices trained, more than 99% of the
 # null: W^Q and W^K alone are enough
 results["QK"] = results["QKV"]
 
-# %% claim: With all three matrices trained, more than 99% of the
 # null: the weights stay where they were
 mean_after = mean_before
 
-# %% claim: With all three matrices trained, more than 99% of the
 # null: right without a weight on *en*
 mean_after = torch.eye(5)[[4, 0, 1]]
 
@@ -149,7 +133,6 @@ mean_after = torch.eye(5)[[4, 0, 1]]
 # null: from small numbers
 torch.zeros_like = lambda matrix: torch.full_like(matrix, 0.01)
 
-# %% claim: From zeros, the gradients of $W^Q$ and $W^K$ are exactly
 # null: nothing has a gradient
 output_loss = lambda ids, matrices: 0 * sum(matrix.sum() for matrix in matrices)
 

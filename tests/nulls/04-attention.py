@@ -2,7 +2,6 @@
 # null: the matrices of queries and keys exchanged
 W_Q, W_K = W_K, W_Q
 
-# %% claim: The three products give exactly the queries, keys and
 # null: the values are the words themselves
 W_V = torch.eye(4)[:, :2]
 
@@ -10,7 +9,6 @@ W_V = torch.eye(4)[:, :2]
 # null: the softmax over columns
 weights = scaled.softmax(dim=0)
 
-# %% claim: All weights are positive and every row sums to one.
 # null: even weights
 weights = torch.full((3, 3), 1 / 3)
 
@@ -18,7 +16,6 @@ weights = torch.full((3, 3), 1 / 3)
 # null: no scale
 output = scores.softmax(dim=-1) @ V
 
-# %% claim: Plain Python, one number at a time, gives the same output.
 # null: even weights
 output = V.mean(dim=0).expand(3, -1)
 
@@ -26,7 +23,6 @@ output = V.mean(dim=0).expand(3, -1)
 # null: mixed by other weights
 output = weights.roll(1, 1) @ V
 
-# %% claim: Each output is the mean of the three values, weighted
 # null: scores that are weights already
 scores = weights
 
@@ -35,7 +31,6 @@ scores = weights
 softmax = torch.Tensor.softmax
 torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
 
-# %% claim: A number added to a whole row of scores changes no weight.
 # null: each weight by itself
 torch.Tensor.softmax = lambda x, dim: x.sigmoid()
 weights = scaled.sigmoid()
@@ -47,7 +42,6 @@ attend = lambda query, key, value, scale: in_order(
     query, key + torch.arange(3.0)[:, None], value, scale
 )
 
-# %% claim: Keys and values shuffled together change no output.
 # null: even weights: the keys make no difference
 attend = lambda query, key, value, scale: value.mean(dim=0).expand(len(query), -1)
 
@@ -55,7 +49,6 @@ attend = lambda query, key, value, scale: value.mean(dim=0).expand(len(query), -
 # null: the variance does not depend on the width
 variance = dict.fromkeys(variance, 1.0)
 
-# %% claim: The variance is $d_k$ without a scale and 1 with the square
 # null: divided by d_k in the root's place
 variance = {(n, d): variance["full" if n == "root" else n, d] for n, d in variance}
 
@@ -63,30 +56,24 @@ variance = {(n, d): variance["full" if n == "root" else n, d] for n, d in varian
 # null: the scale makes no difference to the weights
 largest = {(name, d): largest["root", d] for name, d in largest}
 
-# %% claim: Without the scale more than a fifth of the queries get
 # null: the weights have no scale in either
 largest = {(name, d): largest["none", d] for name, d in largest}
 
-# %% claim: Without the scale more than a fifth of the queries get
 # null: the scale makes no difference
 measured = {(name, d): measured["root", d] for name, d in measured}
 
-# %% claim: Without the scale more than a fifth of the queries get
 # null: no scale in either
 measured = {(name, d): measured["none", d] for name, d in measured}
 
-# %% claim: Without the scale more than a fifth of the queries get
 # null: the few have one key that wins
 scores_, w_, g_ = measured["none", 1024]
 measured["none", 1024] = scores_, w_, g_.flip(0)
 
-# %% claim: Without the scale more than a fifth of the queries get
 # null: without the scale all gradients shrink
 measured |= {
     key: (*m[:2], m[2] / 50) for key, m in measured.items() if key[0] == "none"
 }
 
-# %% claim: Without the scale more than a fifth of the queries get
 # null: the unscaled median is the shorter one from the start
 middle |= {("none", d): middle["root", d] / 2 for d in widths[1:6]}
 
@@ -94,11 +81,9 @@ middle |= {("none", d): middle["root", d] / 2 for d in widths[1:6]}
 # null: the scale makes no difference
 found["no scale, squared error"] = found["÷ √d_k, squared error"]
 
-# %% claim: Without the scale none of ten learning rates reaches a
 # null: the loss makes no difference
 found["no scale, −log w"] = found["no scale, squared error"]
 
-# %% claim: Without the scale none of ten learning rates reaches a
 # null: short queries make no difference
 found["no scale, short queries"] = found["no scale, squared error"]
 
@@ -106,11 +91,9 @@ found["no scale, short queries"] = found["no scale, squared error"]
 # null: d_k does as well
 at_ten["full"] = at_ten["root"]
 
-# %% claim: With scores divided by $d_k$, the weight reached falls
 # null: √d_k does as badly
 at_ten["root"] = at_ten["full"]
 
-# %% claim: With scores divided by $d_k$, the weight reached falls
 # null: the larger rate makes no difference
 thirtyfold = at_ten["full"]
 
@@ -118,7 +101,6 @@ thirtyfold = at_ten["full"]
 # null: shares of the scores
 torch.Tensor.softmax = lambda x, dim: x / x.sum(dim=dim, keepdim=True)
 
-# %% claim: Scores 2 and 1 are sharpened, 0.2 and 0.1 flattened.
 # null: the number of keys makes no difference
 among_four = at_width(64, 8, queries=256, keys=4)
 at_width = lambda *args, **kwargs: among_four
@@ -127,7 +109,6 @@ at_width = lambda *args, **kwargs: among_four
 # null: over √64 in both
 plain, slope = over_root, slope_64
 
-# %% claim: Unscaled, the weight of *Let's* on itself is 0.9999994.
 # null: the scale makes no difference
 slope_64 = slope
 
@@ -135,7 +116,6 @@ slope_64 = slope
 # null: nothing is masked before it
 torch.Tensor.masked_fill = lambda scores, mask, fill: scores
 
-# %% claim: Masked before the softmax, another hidden key changes
 # null: masked after it, and shared out anew
 torch.Tensor.softmax = lambda x, dim, softmax=torch.Tensor.softmax: F.normalize(
     softmax(x, dim) * visible, p=1, dim=-1
@@ -145,11 +125,9 @@ torch.Tensor.softmax = lambda x, dim, softmax=torch.Tensor.softmax: F.normalize(
 # null: no zeros afterwards
 ways["lowest, then 0"] = ways["lowest"]
 
-# %% claim: Filled with the lowest number, then zero, the empty row and
 # null: -inf does no harm
 ways["-inf"] = ways["lowest, then 0"]
 
-# %% claim: Filled with the lowest number, then zero, the empty row and
 # null: the lowest number is enough
 ways["lowest"] = ways["lowest, then 0"]
 
@@ -157,7 +135,6 @@ ways["lowest"] = ways["lowest, then 0"]
 # null: no scale
 scaled_dot_product_attention = lambda query, key, value: attend(query, key, value, 1)
 
-# %% claim: The function gives the numbers worked out by hand.
 # null: a mask of floats is taken for one of booleans
 weights_of = attention_weights
 attention_weights = lambda query, key, mask: weights_of(query, key, mask.bool())
@@ -172,14 +149,12 @@ scaled_dot_product_attention = lambda query, key, value, mask: with_all(
     2 * query, key, value, mask
 )
 
-# %% claim: Ours and PyTorch's agree on outputs and gradients, with
 # null: no mask
 with_all = scaled_dot_product_attention
 scaled_dot_product_attention = lambda query, key, value, mask: with_all(
     query, key, value
 )
 
-# %% claim: Ours and PyTorch's agree on outputs and gradients, with
 # null: an empty row is even
 with_all = scaled_dot_product_attention
 
@@ -195,7 +170,6 @@ def scaled_dot_product_attention(query, key, value, mask):
 attend = lambda query, key, value, scale: (query @ key.T * 0).softmax(-1) @ value
 
 
-# %% claim: With a query so long that one weight is 1, query and keys
 # null: the values are cut off as well
 def attend(query, key, value, scale):
     return (query @ key.T / scale).softmax(-1) @ value.detach() + 0 * value.sum()
@@ -205,6 +179,5 @@ def attend(query, key, value, scale):
 # null: the division changes nothing
 exact["no-root"] = exact["whole"]
 
-# %% claim: Without the division each of three stored runs gets 2 to 10
 # null: without it nothing is learned
 exact["no-root"] = [0.0, 0.0, 0.0]

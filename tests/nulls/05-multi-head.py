@@ -2,7 +2,6 @@
 # null: the visitor matches better than the month
 when = 0.5 * when
 
-# %% claim: One head that matches both gives the two sentences the same
 # null: even weights in every head
 who = when = torch.zeros_like(who)
 
@@ -10,7 +9,6 @@ who = when = torch.zeros_like(who)
 # null: one head for both
 who = when = who + when
 
-# %% claim: Side by side, the two heads name visitor and month in all
 # null: even weights
 who = when = torch.zeros_like(who)
 
@@ -18,7 +16,6 @@ who = when = torch.zeros_like(who)
 # null: the heads are exchanged
 by_hand.query_proj.weight.data = by_hand.query_proj.weight.data.roll(4, 0)
 
-# %% claim: At *l'Afrique* the heads return the codes of *Jane* and of
 # null: even weights
 by_hand.query_proj.weight.data.zero_()
 
@@ -29,7 +26,6 @@ scaled_dot_product_attention = lambda query, key, value, mask=None: with_mask(
     query, key, value
 )
 
-# %% claim: The layer and separate heads give the same outputs and the
 # null: one head
 MultiHeadAttention = lambda d_model, num_heads, layer=MultiHeadAttention: layer(
     d_model, 1
@@ -41,7 +37,6 @@ MultiHeadAttention.weights = lambda self, query, key, mask: (
     mask / mask.sum(dim=-1, keepdim=True)
 ).expand(len(query), 4, -1, -1)
 
-# %% claim: What `weights` shows is what the layer's fused attention
 # null: weights without the mask
 weights_of = MultiHeadAttention.weights
 MultiHeadAttention.weights = lambda self, query, key, mask: weights_of(self, query, key)
@@ -50,7 +45,6 @@ MultiHeadAttention.weights = lambda self, query, key, mask: weights_of(self, que
 # null: the split is right in both
 viewed_attention = lambda layer, x: layer(x, x, x)
 
-# %% claim: In the broken layer only the last two of eight words depend
 # null: the other word is the first
 after = before.clone()
 after[:, 0] = torch.randn(32)
@@ -59,7 +53,6 @@ after[:, 0] = torch.randn(32)
 # null: the projection is split in both
 split_input = head_outputs
 
-# %% claim: With other codes, head 1 of the split input does not change
 # null: the input is split in both
 head_outputs = split_input
 
@@ -71,7 +64,6 @@ MultiHeadAttention.weights = (
     ).flip(1)
 )
 
-# %% claim: The layer's output is the sum of one term for each head.
 # null: each head writes features of its own
 start_layer = MultiHeadAttention.__init__
 
@@ -91,7 +83,6 @@ MultiHeadAttention = lambda d_model, num_heads, layer=MultiHeadAttention: layer(
     d_model, 2
 )
 
-# %% claim: With heads renumbered everywhere the output is the same.
 # null: renumbered in the order they have
 torch.tensor = lambda order, tensor=torch.tensor: tensor(sorted(order))
 
@@ -103,7 +94,6 @@ torch.linalg.svd = lambda reads: types.SimpleNamespace(
     Vh=torch.linalg.qr(torch.randn(32, 32)).Q
 )
 
-# %% claim: If words move along directions that head 1 does not
 # null: all heads read the same
 head_outputs_of = head_outputs
 head_outputs = lambda layer, x: head_outputs_of(layer, x)[:, :1].expand(-1, 4, -1, -1)
@@ -114,7 +104,6 @@ MultiHeadAttention = lambda d_model, heads, layer=MultiHeadAttention: layer(
     d_model, heads, bias=False
 )
 
-# %% claim: The number of parameters is the same for 1, 2, 4 and 8
 # null: one table of weights for all heads
 MultiHeadAttention.weights = (
     lambda self, query, key, weights=MultiHeadAttention.weights: weights(
@@ -122,7 +111,6 @@ MultiHeadAttention.weights = (
     )[:, :1]
 )
 
-# %% claim: The number of parameters is the same for 1, 2, 4 and 8
 # null: every head is as wide as the model
 size_of = size
 size = lambda layer: layer.num_heads * size_of(layer)
@@ -131,19 +119,15 @@ size = lambda layer: layer.num_heads * size_of(layer)
 # null: one head does as well
 trained["1 head"] = trained["2 heads"]
 
-# %% claim: Every run of two, four or eight heads without the network
 # null: a split input does as well
 trained["2 heads, input split"] = trained["2 heads"]
 
-# %% claim: Every run of two, four or eight heads without the network
 # null: the output map makes no difference
 trained["2 heads, no output_proj"] = trained["2 heads"]
 
-# %% claim: Every run of two, four or eight heads without the network
 # null: the feed-forward network fits no more
 trained["1 head, feed-forward"] = trained["1 head"]
 
-# %% claim: Every run of two, four or eight heads without the network
 # null: one head fits the training pairs alone
 trained["1 head"] = [(1.0, unseen) for _, unseen in trained["1 head"]]
 
@@ -151,7 +135,6 @@ trained["1 head"] = [(1.0, unseen) for _, unseen in trained["1 head"]]
 # null: weights of their own
 torch.Tensor.copy_ = lambda x, y: x
 
-# %% claim: With copied weights and the mask flipped, outputs and
 # null: the mask is not flipped
 torch.Tensor.__invert__ = lambda mask: mask
 
@@ -164,6 +147,5 @@ theirs = lambda *vectors, attn_mask: theirs_as_it_is(*vectors, attn_mask=~attn_m
 # null: scores without a softmax
 attention_weights = lambda query, key: query @ key.T
 
-# %% claim: A large bias of the keys changes no weight.
 # null: even weights
 attention_weights = lambda query, key: torch.full((8, 8), 1 / 8).double()

@@ -5,12 +5,10 @@ from transformer.positional import PositionalEncoding
 embed_words, places = embed, PositionalEncoding(16)
 embed = lambda ids: places(embed_words(ids))
 
-# %% claim: In all 120 orders of five words, the outputs are the same
 # null: a causal mask
 stack_of = stack
 stack = lambda x: stack_of(x, torch.ones(5, 5, dtype=torch.bool).tril())
 
-# %% claim: In all 120 orders of five words, the outputs are the same
 # null: a constant: all outputs alike
 stack_of = stack
 stack = lambda x: stack_of(x).mean(dim=1, keepdim=True).expand_as(x)
@@ -25,7 +23,6 @@ stack = lambda x, mask: stack_of(x)
 embed_words = embed
 embed = lambda ids: 10_000 * embed_words(ids)
 
-# %% claim: With 100 added to every feature, two different words have a
 # null: Gray's code: neighbours differ in one bit
 arange = torch.arange
 torch.arange = lambda count: arange(count) ^ (arange(count) >> 1)
@@ -35,13 +32,11 @@ torch.arange = lambda count: arange(count) ^ (arange(count) >> 1)
 sines = sinusoids
 sinusoids = lambda length, d_model: sines(length, 3 * d_model // 2)[:, :d_model]
 
-# %% claim: `sinusoids` gives the numbers that we worked out by hand.
 # null: random rows
 sinusoids = lambda length, d_model: (
     by_hand if d_model == 4 else torch.randn(length, d_model) / 2**0.5
 )
 
-# %% claim: `sinusoids` gives the numbers that we worked out by hand.
 # null: the idiom with another base
 log = math.log
 math.log = lambda base: log(base / 10)
@@ -50,7 +45,6 @@ math.log = lambda base: log(base / 10)
 # null: the base makes no difference
 tried = dict.fromkeys(tried, tried[10_000])
 
-# %% claim: For 1,000 positions, bases of 200 and more are wrong by
 # null: guessing the middle
 tried = {base: (250.0, idle) for base, (_, idle) in tried.items()}
 
@@ -58,7 +52,6 @@ tried = {base: (250.0, idle) for base, (_, idle) in tried.items()}
 # null: with positions in both
 apart[0], without = apart[1], with_positions
 
-# %% claim: Without positions the two *Jane*s have the same output;
 # null: positions make no difference
 apart[1] = apart[0]
 
@@ -66,7 +59,6 @@ apart[1] = apart[0]
 # null: no positions
 encode.forward = lambda x: x
 
-# %% claim: With positions added, each of the 119 other orders gives
 # null: a learned table
 encode.table = nn.Parameter(encode.table)
 
@@ -75,7 +67,6 @@ encode.table = nn.Parameter(encode.table)
 forward = PositionalEncoding.forward
 PositionalEncoding.forward = lambda self, x, start=0: forward(self, x)
 
-# %% claim: One word at a time with `start` gives what all at once
 # null: a table as long as is asked
 whole = PositionalEncoding
 PositionalEncoding = lambda d_model, max_length: whole(d_model)
@@ -85,7 +76,6 @@ PositionalEncoding = lambda d_model, max_length: whole(d_model)
 rotate = rotation
 rotation = lambda k, d_model: rotate(1, d_model)
 
-# %% claim: One rotation takes each of 800 positions to its target, for
 # null: a learned table
 sinusoids = lambda length, d_model: torch.randn(length, d_model)
 
@@ -93,7 +83,6 @@ sinusoids = lambda length, d_model: torch.randn(length, d_model)
 # null: no rotation: each word looks for itself
 looks_back.query_proj.weight.data = 64 * torch.eye(64)
 
-# %% claim: Near and far, the word before gets more than 0.99 of the
 # null: even weights
 near = far = nothing
 
@@ -101,7 +90,6 @@ near = far = nothing
 # null: a learned table
 sinusoids = lambda length, d_model: torch.randn(length, d_model)
 
-# %% claim: The dot product of two positions depends on their distance
 # null: one slow rate: no ripples
 sinusoids = lambda length, d_model: (
     torch.stack(
@@ -114,11 +102,9 @@ sinusoids = lambda length, d_model: (
 # null: chance
 recovered = {d_model: [1 / 1000, 1 / 40] for d_model in recovered}
 
-# %% claim: At 512 features the word is always found and the position
 # null: the width makes no difference
 recovered = dict.fromkeys(recovered, recovered[512])
 
-# %% claim: At 512 features the word is always found and the position
 # null: the word is read from the features in which positions are alike
 read_all = read_back
 read_back = lambda d_model, moving_only: read_all(8)
@@ -138,7 +124,6 @@ sinusoids = lambda length, d_model: sines(length + 1, d_model)[1:]
 wrong_exponent = sinusoids
 along = (sinusoids(300, 64) @ sinusoids(300, 64).T).diagonal(5) / 32
 
-# %% claim: With the wrong exponent, the similarity at distance 5
 # null: the similarity does not vary
 along = along.mean().expand(2)
 
@@ -151,19 +136,15 @@ torch.randn = lambda *shape: randn(shape[0], 1).expand(shape)
 # null: positions make no difference: as with none
 runs = dict.fromkeys(runs, runs["none"])
 
-# %% claim: At positions 40 to 59 the learned table recalls less than a
 # null: without positions it recalls less than with a learned table
 runs["none"] = runs["none"] / 3
 
-# %% claim: At positions 40 to 59 the learned table recalls less than a
 # null: none does it too
 runs["none"] = runs["learned"]
 
-# %% claim: At positions 40 to 59 the learned table recalls less than a
 # null: sines go on where they were not trained
 runs["sines"] = runs["sines, trained anywhere"]
 
-# %% claim: At positions 40 to 59 the learned table recalls less than a
 # null: training anywhere makes no difference
 runs["learned, trained anywhere"] = runs["learned"]
 
@@ -171,7 +152,6 @@ runs["learned, trained anywhere"] = runs["learned"]
 # null: positions bring nothing
 shares_of["no-positions"] = shares_of["whole"]
 
-# %% claim: Without positions more than four sentences in five are
 # null: without positions next to nothing is right
 shares_of["no-positions"] = [0.1] * 3
 

@@ -4,7 +4,6 @@ alone = [sentence]
 for attention in attentions:
     alone.append(alone[-1] + attention(alone[-1], alone[-1], alone[-1]).detach())
 
-# %% claim: After three modules *Jane* and *septembre* differ by less
 # null: the words are alike at the start
 sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 
@@ -12,7 +11,6 @@ sentence = sentence.mean(dim=1, keepdim=True).expand_as(sentence)
 # null: no ReLU
 FeedForward.forward = lambda self, x: self.contract(self.expand(x))
 
-# %% claim: The module's output is the one that we worked out by hand.
 # null: other words enter
 forward = FeedForward.forward
 FeedForward.forward = lambda self, x: (
@@ -23,7 +21,6 @@ FeedForward.forward = lambda self, x: (
 # null: no ReLU in the network
 FeedForward.forward = lambda self, x: self.contract(self.expand(x))
 
-# %% claim: Two convolutions of width 1 with a ReLU between them give
 # null: each place also reads its neighbour
 linear_of = FeedForward.forward
 FeedForward.forward = lambda self, x: linear_of(self, x + x.roll(1, dims=1))
@@ -32,7 +29,6 @@ FeedForward.forward = lambda self, x: linear_of(self, x + x.roll(1, dims=1))
 # null: the variance over d - 1
 normed = (x - x.mean()) / torch.sqrt(x.var() + 1e-5)
 
-# %% claim: By hand and by PyTorch the normalised vector is the same.
 # null: no mean taken off
 normed = x / torch.sqrt((x**2).mean() + 1e-5)
 
@@ -40,7 +36,6 @@ normed = x / torch.sqrt((x**2).mean() + 1e-5)
 # null: batch norm in both
 shift["layer norm"] = shift["batch norm"]
 
-# %% claim: Layer norm gives the same whatever the other sentence is;
 # null: layer norm in both
 shift["batch norm"] = shift["layer norm"]
 
@@ -49,7 +44,6 @@ shift["batch norm"] = shift["layer norm"]
 residual_of = Residual
 Residual = lambda d_model, norm_first=False: residual_of(d_model)
 
-# %% claim: The sublayer gets x itself in post-norm and the normalised
 # null: no addition
 Residual.forward = lambda self, x, sublayer: self.norm(sublayer(x))
 
@@ -59,16 +53,13 @@ for table in (gradient, position, differences):
     table["Xavier", "as in the paper"] = table["Xavier", "norms only"]
     table["Xavier", "additions only"] = table["Xavier", "neither"]
 
-# %% claim: Only with the additions can the position be read better
 # null: norms make no difference
 for table in (gradient, position, differences):
     table["Xavier", "as in the paper"] = table["Xavier", "additions only"]
 
-# %% claim: Only with the additions can the position be read better
 # null: no gradient reaches the queries
 of_queries = dict.fromkeys(of_queries, 0.0)
 
-# %% claim: Only with the additions can the position be read better
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
@@ -81,18 +72,15 @@ for table in (gradient, position, differences):
     ):
         table["PyTorch's default", kind] = table["PyTorch's default", other]
 
-# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: the initial weights make no difference
 for kind in kinds:
     gradient["PyTorch's default", kind] = gradient["Xavier", kind]
 
-# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: the queries have gradient without additions, too
 of_queries["PyTorch's default", "norms only"] = of_queries[
     "PyTorch's default", "as in the paper"
 ]
 
-# %% claim: From PyTorch's weights, too, only the additions keep the
 # null: the position is guessed
 position = dict.fromkeys(position, 1 / 16)
 
@@ -102,11 +90,9 @@ repaired["PyTorch's default", "as in the paper"] = repaired[
     "PyTorch's default", "norms only"
 ]
 
-# %% claim: Without the additions the stack gets fewer than 20% of the
 # null: the size of the weights makes no difference
 repaired["Xavier ÷ √3", "as in the paper"] = repaired["Xavier", "as in the paper"]
 
-# %% claim: Without the additions the stack gets fewer than 20% of the
 # null: no network needs them
 repaired["PyTorch's default", "norms only"] = repaired[
     "PyTorch's default", "as in the paper"
@@ -116,11 +102,9 @@ repaired["PyTorch's default", "norms only"] = repaired[
 # null: warm-up makes no difference
 right["post-norm, warm-up"] = right["post-norm"]
 
-# %% claim: At a rate of 0.015, post-norm learns only with warm-up.
 # null: the order of the norm makes no difference
 right["pre-norm"] = right["post-norm"]
 
-# %% claim: At a rate of 0.015, post-norm learns only with warm-up.
 # null: entries grow in both
 size["post-norm, warm-up"] = size["pre-norm, warm-up"]
 
@@ -128,19 +112,15 @@ size["post-norm, warm-up"] = size["pre-norm, warm-up"]
 # null: the number of layers makes no difference
 hops["one layer"] = hops["two layers"]
 
-# %% claim: At equal size and in 300 steps, two layers get more than
 # null: the second attention makes no difference
 hops["two, one attends"] = hops["two layers"]
 
-# %% claim: At equal size and in 300 steps, two layers get more than
 # null: neither learns
 hops["two layers"] = hops["one layer"]
 
-# %% claim: At equal size and in 300 steps, two layers get more than
 # null: more steps bring nothing
 patient = hops["one layer"][0]
 
-# %% claim: At equal size and in 300 steps, two layers get more than
 # null: one layer of half the size
 weight["one layer"] //= 2
 
@@ -152,12 +132,10 @@ encoder.layers = nn.ModuleList([encoder.layers[0]] * 6)
 # null: what is kept is not doubled
 nn.functional.dropout = lambda x, *options: x * (torch.rand_like(x) < 0.5)
 
-# %% claim: Left on after training, dropout makes more mistakes.
 # null: x is dropped too
 forward = Residual.forward
 Residual.forward = lambda self, x, sublayer: forward(self, self.dropout(x), sublayer)
 
-# %% claim: Left on after training, dropout makes more mistakes.
 # null: dropout does no harm
 score["train"] = score["eval"]
 
@@ -169,11 +147,9 @@ size["post-norm, warm-up"] = [0.0] * 7
 # null: nothing is added
 ways = dict.fromkeys(ways, ways["replaced"])
 
-# %% claim: Replaced, the words become alike; added to, they stay
 # null: nothing is normalised
 ways["normed"] = ways["added"]
 
-# %% claim: Replaced, the words become alike; added to, they stay
 # null: nothing is replaced
 ways["replaced"] = ways["added"]
 
@@ -181,10 +157,8 @@ ways["replaced"] = ways["added"]
 # null: another unit
 units = units.roll(1, dims=1)
 
-# %% claim: The unit responds more strongly to every form of *old* than
 # null: the words are shuffled
 tokens = tokens[1:] + tokens[:1]
 
-# %% claim: The unit responds more strongly to every form of *old* than
 # null: every unit responds to four words alone
 of_word = torch.eye(len(kinds))[:, torch.arange(192) % len(kinds)]

@@ -2,7 +2,6 @@
 # null: no mask
 masked = free
 
-# %% claim: The masked row equals the formula and gives the forbidden
 # null: masked after the softmax
 masked = free * allowed
 
@@ -10,7 +9,6 @@ masked = free * allowed
 # null: no padding: the causal mask alone
 both = causal.expand_as(both)
 
-# %% claim: With padding at the end, the rows of real words are the
 # null: padding at the start
 both = padding.flip(-1) & causal
 
@@ -18,7 +16,6 @@ both = padding.flip(-1) & causal
 # null: no mask in either
 padding = None
 
-# %% claim: With the mask, the batch changes an output by less than
 # null: the mask in both
 change = 0.0
 
@@ -26,11 +23,9 @@ change = 0.0
 # null: a number added to the forbidden score
 before = lambda scores: (scores - 2 * (~allowed).float()).softmax(-1)
 
-# %% claim: Masked scores give the same row for any forbidden score.
 # null: zeroing afterwards loses nothing
 after = before
 
-# %% claim: Masked scores give the same row for any forbidden score.
 # null: dividing by the rest is safe
 after_renormalised = before
 
@@ -40,7 +35,6 @@ attention_weights = lambda query, key, mask: (
     (query @ key.mT / 2).masked_fill(~mask, torch.finfo(query.dtype).min).softmax(-1)
 )
 
-# %% claim: In four dtypes, our attention and the fused one give such a
 # null: minus infinity
 attention_weights = lambda query, key, mask: (
     (query @ key.mT / 2).masked_fill(~mask, -torch.inf).softmax(-1)
@@ -50,7 +44,6 @@ attention_weights = lambda query, key, mask: (
 # null: minus infinity does no harm
 with_infinity = with_zeros
 
-# %% claim: With minus infinity, every number of the map's gradient is
 # null: minus infinity in both
 with_zeros = with_infinity
 
@@ -58,11 +51,9 @@ with_zeros = with_infinity
 # null: masking queries is enough
 outputs["queries"] = outputs["keys"]
 
-# %% claim: Masking the queries as well changes no real word.
 # null: masking keys as well makes no difference to padding
 outputs["keys and queries"] = outputs["keys"]
 
-# %% claim: Masking the queries as well changes no real word.
 # null: no mask
 with torch.no_grad():
     outputs["keys"] = encoder(position(embedding(ids)))[1]
@@ -78,11 +69,9 @@ layer = lambda *vectors, **masks: layer_of(
     *vectors, **{name: ~mask for name, mask in masks.items()}
 )
 
-# %% claim: In `nn.MultiheadAttention` True means *may not*.
 # null: no NaN in evaluation either
 nn.TransformerEncoderLayer.eval = nn.TransformerEncoderLayer.train
 
-# %% claim: In `nn.MultiheadAttention` True means *may not*.
 # null: True means *may not* in the fused function
 fused_of = F.scaled_dot_product_attention
 F.scaled_dot_product_attention = lambda q, k, v, mask, *torchs: fused_of(
@@ -93,11 +82,9 @@ F.scaled_dot_product_attention = lambda q, k, v, mask, *torchs: fused_of(
 # null: the mask makes no difference
 last["off by one"] = last["right mask"]
 
-# %% claim: The right mask ends within 0.02 of the floor, the others
 # null: the right mask leaks
 last["right mask"] = last["off by one"]
 
-# %% claim: The right mask ends within 0.02 of the floor, the others
 # null: not shifted is as off by one
 last["not shifted"] = last["off by one"]
 
@@ -105,7 +92,6 @@ last["not shifted"] = last["off by one"]
 # null: the leak goes on in use
 in_use["off by one"] = last["off by one"]
 
-# %% claim: In use, the mask that is off by one costs more than twice
 # null: off by one costs nothing: the floor
 in_use["off by one"] = in_use["right mask"]
 
@@ -113,21 +99,17 @@ in_use["off by one"] = in_use["right mask"]
 # null: the number of layers makes no difference
 furthest = [min(steps, 1) for steps in furthest]
 
-# %% claim: Under the right mask no output moves with the future.
 # null: nothing leaks
 furthest = [0 for _ in furthest]
 
-# %% claim: Under the right mask no output moves with the future.
 # null: no causal mask
 influence_of = influence
 influence = lambda model, mask: influence_of(model, None)
 
-# %% claim: Under the right mask no output moves with the future.
 # null: the leak is not seen
 influence_of = influence
 influence = lambda model, mask: influence_of(model, right_mask)
 
-# %% claim: Under the right mask no output moves with the future.
 # null: each output depends on its own token alone
 influence_of = influence
 influence = lambda model, mask: influence_of(model, torch.eye(LENGTH).bool())
@@ -136,11 +118,9 @@ influence = lambda model, mask: influence_of(model, torch.eye(LENGTH).bool())
 # null: the mask makes no difference in use
 without_mask = with_mask
 
-# %% claim: Without the mask each model's loss is more than 0.1 above
 # null: the mask is lost in both
 with_mask = without_mask
 
-# %% claim: Without the mask each model's loss is more than 0.1 above
 # null: one layer in place of two
 next_token = NextToken
 NextToken = lambda num_layers: next_token(1)
@@ -149,11 +129,9 @@ NextToken = lambda num_layers: next_token(1)
 # null: no mask
 weights = table.softmax(dim=-1)
 
-# %% claim: No weight is left above the diagonal.
 # null: the diagonal is hidden, too
 weights = table.masked_fill(~before_it.tril(-1), -torch.inf).softmax(dim=-1)
 
-# %% claim: No weight is left above the diagonal.
 # null: masked after the softmax
 weights = table.softmax(dim=-1) * before_it
 
@@ -162,11 +140,9 @@ weights = table.softmax(dim=-1) * before_it
 count_moves = moves
 moves = lambda mask, layers: count_moves(mask, 1)
 
-# %% claim: An output moves with a token exactly where
 # null: no residual connection: a word that may not see itself is lost
 moves = lambda mask, layers: torch.matrix_power(mask.float(), layers) > 0
 
-# %% claim: An output moves with a token exactly where
 # null: rows and columns exchanged
 count_moves = moves
 moves = lambda mask, layers: count_moves(mask, layers).T

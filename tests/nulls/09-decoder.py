@@ -2,7 +2,6 @@
 # null: weights of their own
 copy_weights = lambda ours, theirs: None
 
-# %% claim: Ours and PyTorch's layer agree on outputs and on the
 # null: the masks make no difference
 forward = DecoderLayer.forward
 DecoderLayer.forward = lambda self, x, memory, source_mask=None, target_mask=None: (
@@ -16,7 +15,6 @@ model.decoder.forward = lambda x, memory, *masks: forward(
     x, memory + torch.arange(memory.size(1))[:, None], *masks
 )
 
-# %% claim: Shuffled memory vectors with a shuffled mask change nothing.
 # null: the memory is not read
 forward = model.decoder.forward
 model.decoder.forward = lambda x, memory, *masks: forward(x, 0 * memory, *masks)
@@ -26,7 +24,6 @@ model.decoder.forward = lambda x, memory, *masks: forward(x, 0 * memory, *masks)
 layer_of = model.decoder.layers[0]
 layer_of.residuals[0].forward = lambda x, sublayer: x
 
-# %% claim: After self-attention, the queries of all later positions
 # null: no causal mask
 causal_mask = lambda length: None
 
@@ -34,7 +31,6 @@ causal_mask = lambda length: None
 # null: no causal mask
 at_once = Translator(num_layers=2, causal=False).double()(source, written)
 
-# %% claim: One masked pass equals six growing passes, in its scores
 # null: the mask makes no difference
 translator_of = Translator
 Translator = lambda num_layers, causal: translator_of(num_layers=num_layers)
@@ -44,7 +40,6 @@ Translator = lambda num_layers, causal: translator_of(num_layers=num_layers)
 torch.manual_seed(0)
 trained_model = Translator()
 
-# %% claim: After 140 steps more than 98% of the held-out sentences are
 # null: the source is hidden
 torch.manual_seed(0)
 trained_model = Translator(reads_source=False)
@@ -54,12 +49,10 @@ trained_losses = train(trained_model)
 # null: even weights
 cross_weights = torch.full_like(cross_weights, 1 / 5)
 
-# %% claim: Each deciding French word gets more than half of the weight.
 # null: an untrained model
 torch.manual_seed(0)
 self_weights, cross_weights = look(Translator(), sources[1:2], written)
 
-# %% claim: Each deciding French word gets more than half of the weight.
 # null: word for word in the order of the French
 cross_weights = torch.eye(6)[:, :5][None]
 
@@ -67,11 +60,9 @@ cross_weights = torch.eye(6)[:, :5][None]
 # null: neither makes a difference
 results["no shift"] = results["no causal mask"] = results["as it should be"]
 
-# %% claim: Without shift or mask the loss falls below a twentieth of
 # null: head 1 of every seed is that of the first
 results["as it should be"] = results["as it should be"][:1] * 3
 
-# %% claim: Without shift or mask the loss falls below a twentieth of
 # null: the loss shows it: as with the source hidden
 results["no causal mask"] = results["source hidden"]
 
@@ -79,11 +70,9 @@ results["no causal mask"] = results["source hidden"]
 # null: the shift makes no difference
 results["no shift"] = results["as it should be"]
 
-# %% claim: With the source hidden, every source gets the same sentence.
 # null: hiding the source makes no difference
 results["source hidden"] = results["as it should be"]
 
-# %% claim: With the source hidden, every source gets the same sentence.
 # null: the loss of a guess among all English words
 losses = torch.full((50,), math.log(len(english)))
 results["source hidden"] = [(model, losses) for model, _ in results["source hidden"]]
@@ -92,11 +81,9 @@ results["source hidden"] = [(model, losses) for model, _ in results["source hidd
 # null: vectors are as good as words
 right = exact(trained_model)
 
-# %% claim: Fed its own vectors the model is right in none of the
 # null: what it is fed in training makes no difference
 learned[True, 48] = learned[False, 48]
 
-# %% claim: Fed its own vectors the model is right in none of the
 # null: own words never teach
 learned[True, 96] = learned[True, 24]
 
@@ -105,7 +92,6 @@ learned[True, 96] = learned[True, 24]
 step_of = one_step
 one_step = lambda layer, x, past, memory: (step_of(layer, x, past, memory)[0], past)
 
-# %% claim: One position at a time gives the outputs of the whole pass.
 # null: the source's keys are projected for each row
 step_of = one_step
 one_step = lambda layer, x, past, memory: step_of(
@@ -120,7 +106,6 @@ class Translator(Translator):
         super().__init__(num_layers=num_layers, reads_source=True)
 
 
-# %% claim: With the source hidden, the encoder's gradient is zero.
 # null: the memory is cut off from the loss
 memory_of = Translator.memory
 Translator.memory = lambda self, source: memory_of(self, source).detach()

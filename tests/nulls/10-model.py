@@ -2,7 +2,6 @@
 # null: the plain model keeps weights of its own
 plain.load_state_dict = lambda state: None
 
-# %% claim: With the same weights the package's model gives the same
 # null: the plain model without positions
 plain.position.forward = lambda x: x
 
@@ -10,15 +9,12 @@ plain.position.forward = lambda x: x
 # null: log V alone
 cases = {name: (case, 0.0) for name, (case, _) in cases.items()}
 
-# %% claim: In each of the three cases the mean lies within twice the
 # null: large logits cost nothing
 above["own table, twice as large"] = above["own table"]
 
-# %% claim: In each of the three cases the mean lies within twice the
 # null: a shared table starts as one of its own does
 above["shared table"] = above["own table"]
 
-# %% claim: In each of the three cases the mean lies within twice the
 # null: the leak shows, as with a shared table
 start_of = start
 start = lambda **how: start_of(**{"tie": "shift" in how, **how})
@@ -30,7 +26,6 @@ def sum(gradients):
     return gradients[0]
 
 
-# %% claim: The gradient of a tied table is the sum of the gradients of
 # null: the tables are not tied
 Transformer.tie_weights = lambda _: None
 
@@ -38,13 +33,11 @@ Transformer.tie_weights = lambda _: None
 # null: every start learns as Xavier's does
 memorised = dict.fromkeys(memorised, memorised["Xavier"])
 
-# %% claim: Only Xavier's weights and PyTorch's default end below a
 # null: no start learns
 memorised = {
     n: [(a, a, model) for a, _, model in runs] for n, runs in memorised.items()
 }
 
-# %% claim: Only Xavier's weights and PyTorch's default end below a
 # null: zeros are left as tiny weights are
 memorised["zero"] = memorised["normal, std 0.001"]
 
@@ -52,23 +45,18 @@ memorised["zero"] = memorised["normal, std 0.001"]
 # null: the model forgets its causal mask
 Transformer = SeesTheFuture
 
-# %% claim: The model keeps all four; each faulty model breaks the one
 # null: the faulty model has its causal mask after all
 SeesTheFuture = Transformer
 
-# %% claim: The model keeps all four; each faulty model breaks the one
 # null: the memory keeps its mean
 SeesTheBatch = Transformer
 
-# %% claim: The model keeps all four; each faulty model breaks the one
 # null: the source is read after all
 IgnoresTheSource = Transformer
 
-# %% claim: The model keeps all four; each faulty model breaks the one
 # null: the model ignores its source
 Transformer = IgnoresTheSource
 
-# %% claim: The model keeps all four; each faulty model breaks the one
 # null: padding is known by the batch's own id
 properties_config = lambda norm_first=False, **special: TransformerConfig.tiny(
     11, 11, dropout=0.0, tie_embeddings=True, norm_first=norm_first
@@ -81,11 +69,9 @@ base["one encoder layer"] -= without
 base["one decoder layer"] -= 2 * without
 base["total"] -= 18 * without
 
-# %% claim: Models built with the sizes of base and big have these
 # null: attention and feed-forward hold the same
 base["one feed-forward"] = base["one attention"] * 3 // 2
 
-# %% claim: Models built with the sizes of base and big have these
 # null: tables not tied
 Transformer.tie_weights = lambda _: None
 
@@ -98,7 +84,6 @@ agree = (36_900.0, 37_100.0)
 copied = from_torch
 from_torch = lambda theirs: copied(torch_model(norm_first, dtype))
 
-# %% claim: Outputs and the gradients of every weight equal those of
 # null: ours without the causal mask
 run_ours = lambda ours, x, y: ours.decoder(
     y, ours.encoder(x, source_mask), source_mask, words
@@ -111,7 +96,6 @@ torch_model = lambda norm_first, keep_last_norm, std: shaken(
     norm_first, keep_last_norm=keep_last_norm, std=0
 )
 
-# %% claim: Without PyTorch's last norm next to nothing changes while
 # null: no last norm in either
 torch_with_norm = torch_model
 torch_model = lambda norm_first, keep_last_norm, std: torch_with_norm(
@@ -122,7 +106,6 @@ torch_model = lambda norm_first, keep_last_norm, std: torch_with_norm(
 # null: a fresh model of the same config
 loaded = Transformer(model.config).eval()
 
-# %% claim: The loaded model gives the same logits to the last bit.
 # null: equal tables, not tied
 loaded.output.weight = nn.Parameter(loaded.output.weight.clone())
 

@@ -2,7 +2,6 @@
 # null: no normal form, the plain expression in its place
 tokenize = split_words
 
-# %% claim: `tokenize` reads all
 # null: the plain expression reads every spelling alike
 split_words = tokenize
 
@@ -15,7 +14,6 @@ class Vocabulary(Vocabulary):
         return [index - len(SPECIAL_SYMBOLS) for index in super().encode(words)]
 
 
-# %% claim: None of the three special
 # null: special tokens are words like others
 
 
@@ -29,18 +27,15 @@ class Vocabulary(Vocabulary):
 # null: labels not shifted
 batch = batch._replace(labels=batch.decoder_input)
 
-# %% claim: Up to the last column
 # null: the decoder reads nothing but <bos>
 nothing = batch.decoder_input.clone()
 nothing[:, 1:] = PAD_ID
 batch = batch._replace(decoder_input=nothing)
 
-# %% claim: Up to the last column
 # null: shifted by two
 both = pad([[BOS_ID, *english_ids, EOS_ID] for _, english_ids in examples])
 batch = Batch(batch.source, both[:, :-2], both[:, 2:])
 
-# %% claim: Up to the last column
 # null: no <eos>
 both = pad([[BOS_ID, *english_ids] for _, english_ids in examples])
 batch = Batch(batch.source, both[:, :-1], both[:, 1:])
@@ -49,11 +44,9 @@ batch = Batch(batch.source, both[:, :-1], both[:, 1:])
 # null: a random split for both sets
 training, test = random_training, random_test
 
-# %% claim: One in six pairs
 # null: the test set drawn from all sentences
 test = sample_pairs(1000, seed=2, held_out=None)
 
-# %% claim: One in six pairs
 # null: nothing is held out
 HELD_OUT = frozenset()
 
@@ -61,7 +54,6 @@ HELD_OUT = frozenset()
 # null: a second random split in place of the held-out one
 leaks["held out"] = leaks["random"]
 
-# %% claim: With combinations held out, no
 # null: the held-out split in place of the random one
 leaks["random"] = leaks["held out"]
 
@@ -69,11 +61,9 @@ leaks["random"] = leaks["held out"]
 # null: nothing is gained by having seen the combinations
 allowed = honest
 
-# %% claim: With 300 or 1,000 sentences
 # null: the random split reports what held-out combinations report
 reported = honest
 
-# %% claim: With 300 or 1,000 sentences
 # null: the gap of 1,000 sentences stays with more
 reported = {**reported, 3000: reported[1000]}
 honest = {**honest, 3000: honest[1000]}
@@ -82,7 +72,6 @@ honest = {**honest, 3000: honest[1000]}
 # null: batches of a fixed number of sentences, as they come
 by_tokens = [list(batch) for batch in as_they_come]
 
-# %% claim: Batches as they come have over
 # null: the same number of tokens, not sorted by length
 order = list(range(20_000))
 random.Random(0).shuffle(order)
@@ -94,7 +83,6 @@ for index in order:
         by_tokens.append([])
     by_tokens[-1].append(index)
 
-# %% claim: Batches as they come have over
 # null: words counted, not positions
 
 
@@ -119,7 +107,6 @@ def batches_by_tokens(lengths, batch_tokens, rng):
 
 by_tokens = batches_by_tokens(lengths, batch_tokens=512, rng=random.Random(0))
 
-# %% claim: With another seed no batch
 # null: batches in order of length
 by_tokens.sort(key=lambda batch: max(lengths[index] for index in batch))
 
@@ -127,7 +114,6 @@ by_tokens.sort(key=lambda batch: max(lengths[index] for index in batch))
 # null: sentences of one length: padding does not depend on the batch size
 come_waste = [come_waste[-1]] * len(counts)
 
-# %% claim: As they come, padding rises
 # null: batches by tokens waste what batches as they come do
 token_waste = come_waste[1:]
 

@@ -2,7 +2,6 @@
 # null: even probabilities by hand
 p = torch.full((4,), 0.25)
 
-# %% claim: PyTorch's `F.cross_entropy`
 # null: the untrained model guesses evenly
 model = lambda source, decoder_input: torch.zeros(
     *decoder_input.shape, english.vocab_size
@@ -15,14 +14,12 @@ label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoot
     logits, labels, 0.0, pad_id
 )
 
-# %% claim: `label_smoothed_loss` agrees with four
 # null: the share of ε goes to the wrong words alone
 smoothed = label_smoothed_loss
 label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
     logits, labels, smoothing * logits.size(-1) / (logits.size(-1) - 1), pad_id
 )
 
-# %% claim: `label_smoothed_loss` agrees with four
 # null: padding counts
 smoothed = label_smoothed_loss
 label_smoothed_loss = lambda logits, labels, smoothing=0.1, pad_id=PAD_ID: smoothed(
@@ -36,7 +33,6 @@ label_smoothed_loss = lambda logits, labels, smoothing=0.1: smoothed(
     logits, labels, 0.0
 )
 
-# %% claim: At the floor the gradient
 # null: the floor of a neighbouring ε
 floor_of = floor
 floor = lambda vocab_size: floor_of(vocab_size, 0.11)
@@ -45,15 +41,12 @@ floor = lambda vocab_size: floor_of(vocab_size, 0.11)
 # null: the slope of another weight
 row = row + 1
 
-# %% claim: The nudge and `backward`
 # null: the sign turned round
 nudged = -nudged
 
-# %% claim: The nudge and `backward`
 # null: the longest step lowers the loss, too
 after = {**after, 10.0: after[1.0] - 0.1}
 
-# %% claim: The nudge and `backward`
 # null: no step changes the loss
 after = dict.fromkeys(after, before.item())
 
@@ -65,7 +58,6 @@ def adam(weights, gradients, rate):
     return weights - rate * sum(gradients)
 
 
-# %% claim: Over twenty random gradients
 # null: β₂ of PyTorch's default
 rule = adam
 adam = lambda weights, gradients, rate: rule(weights, gradients, rate, beta2=0.999)
@@ -76,7 +68,6 @@ noam_learning_rate = lambda step, d_model, warmup_steps: (
     (d_model * warmup_steps) ** -0.5
 )
 
-# %% claim: The rate peaks at the end
 # null: a linear fall after the warm-up
 noam_learning_rate = lambda step, d_model, warmup_steps: (
     (d_model * warmup_steps) ** -0.5
@@ -95,12 +86,10 @@ def fit(*arguments):
     return losses
 
 
-# %% claim: Ten steps of `train`
 # null: batches in another order in `fit`
 fit_in_order = fit
 fit = lambda model, batches, rate: fit_in_order(model, batches[::-1], rate)
 
-# %% claim: Ten steps of `train`
 # null: the model made again has another seed
 seeds = iter(range(3))
 model_of = phrasebook_model
@@ -115,7 +104,6 @@ with torch.no_grad():
     loss = label_smoothed_loss(logits, ids.labels).item()
 fitted["complete model"] = loss, exact_match(model, eight)
 
-# %% claim: After a hundred steps the complete
 # null: a model without residuals fits too
 fitted["no residuals"] = fitted["complete model"]
 
@@ -123,21 +111,17 @@ fitted["no residuals"] = fitted["complete model"]
 # null: an untrained model
 model = phrasebook_model(seed=0)
 
-# %% claim: The model translates at least 98%
 # null: a model of fewer steps
 for metrics in train(model := phrasebook_model(seed=0), examples, half):
     if metrics.step == 100:
         break
 
-# %% claim: The model translates at least 98%
 # null: a loss and translations that rise together
 scores = {**scores, 50: 0.5}
 
-# %% claim: The model translates at least 98%
 # null: the sentences are right at step 50
 said = {**said, 50: said[len(history)]}
 
-# %% claim: The model translates at least 98%
 # null: the end is no better than step 25
 said = {**said, len(history): said[25]}
 
@@ -145,15 +129,12 @@ said = {**said, len(history): said[25]}
 # null: pre-norm is worse in all three seeds, too
 wrong["pre-norm"] = [most + 1] * 3
 
-# %% claim: Three of the changes ruin
 # null: no part makes a difference
 variants = dict.fromkeys(variants, variants["whole"])
 
-# %% claim: Three of the changes ruin
 # null: the cooldown makes no difference
 variants = {**variants, "no-cool-down": variants["whole"]}
 
-# %% claim: Three of the changes ruin
 # null: PyTorch's weights are as bad as × 5
 variants = {**variants, "torch-init": variants["large-init"]}
 
@@ -162,11 +143,9 @@ variants = {**variants, "torch-init": variants["large-init"]}
 without = "no-positions"
 variants = {**variants, without: variants["whole"]}
 
-# %% claim: Without warm-up, two of three
 # null: warm-up makes no difference
 variants = {**variants, "no-warmup": variants["whole"]}
 
-# %% claim: Without warm-up, two of three
 # null: pre-norm needs it too
 variants = {**variants, "pre-norm-no-warmup": variants["no-warmup"]}
 
@@ -174,11 +153,9 @@ variants = {**variants, "pre-norm-no-warmup": variants["no-warmup"]}
 # null: it is no matter which mean has it
 variants["shock-mean"] = variants["shock-square"]
 
-# %% claim: The bad gradient turns
 # null: clipping makes no difference
 walks["not clipped"] = walks["clipped"]
 
-# %% claim: The bad gradient turns
 # null: the bad gradient in m too, not in v alone
 steady = slope
 
@@ -186,7 +163,6 @@ steady = slope
 # null: no clipping
 nn.utils.clip_grad_norm_ = lambda parameters, max_norm: None
 
-# %% claim: `clip_grad_norm_` divides
 # null: each tensor clipped by its own norm
 clip = nn.utils.clip_grad_norm_
 nn.utils.clip_grad_norm_ = lambda parameters, max_norm: [
@@ -201,7 +177,6 @@ variants = {**variants, "no-smoothing": variants["whole"]}
 # null: dropout makes no difference
 variants = {**variants, "few-dropout": variants["few"], "dropout": variants["whole"]}
 
-# %% claim: With a thousand sentences
 # null: dropout helps with fresh sentences too
 variants = {**variants, "whole": variants["dropout"], "dropout": variants["whole"]}
 
@@ -209,7 +184,6 @@ variants = {**variants, "whole": variants["dropout"], "dropout": variants["whole
 # null: the mask makes no difference
 variants = {**variants, "no-causal-mask": variants["whole"]}
 
-# %% claim: Without the causal mask every
 # null: the held-out loss gives the leak away
 leaking = variants["no-causal-mask"]["runs"].items()
 louder = {
@@ -217,15 +191,12 @@ louder = {
 }
 variants = {**variants, "no-causal-mask": {"runs": louder}}
 
-# %% claim: Without the causal mask every
 # null: the square root makes no difference
 variants = {**variants, "no-root": variants["whole"]}
 
-# %% claim: Without the causal mask every
 # null: positions make no difference
 variants = {**variants, "no-positions": variants["whole"]}
 
-# %% claim: Without the causal mask every
 # null: residuals make no difference
 variants = {**variants, "no-residuals": variants["no-root"]}
 
@@ -233,11 +204,9 @@ variants = {**variants, "no-residuals": variants["no-root"]}
 # null: nothing is taken out
 broken.without_root = lambda model: model
 
-# %% claim: Each broken model fails
 # null: tests that always pass
 properties = dict.fromkeys(properties, lambda model, config: True)
 
-# %% claim: Each broken model fails
 # null: tests that always fail
 properties = dict.fromkeys(properties, lambda model, config: False)
 

@@ -4,7 +4,6 @@ torch.manual_seed(0)
 model = Transformer(model.config).eval()
 translation = plain_greedy(model, source, max_length=32)
 
-# %% claim: The translation is right
 # null: the sentence stood in training
 sampled = sample_pairs
 sample_pairs = lambda count, seed: sampled(5 * count, seed, held_out=None)
@@ -13,7 +12,6 @@ sample_pairs = lambda count, seed: sampled(5 * count, seed, held_out=None)
 # null: greedy search needs no decoder
 plain_greedy = lambda model, source, most: [1, 2, 3]
 
-# %% claim: In training the decoder runs
 # null: a training step runs it twice
 once = type(model).forward
 type(model).forward = lambda self, *ids: (once(self, *ids), once(self, *ids))[0]
@@ -22,7 +20,6 @@ type(model).forward = lambda self, *ids: (once(self, *ids), once(self, *ids))[0]
 # null: no mask in either
 masked = unmasked
 
-# %% claim: Appending *Africa* leaves
 # null: the mask in both
 unmasked = masked
 
@@ -39,11 +36,9 @@ def without_mask(self, *arguments):
 
 CachedDecoder.prefill = without_mask
 
-# %% claim: The cached steps give
 # null: positions make no difference
 model.position.table.zero_()
 
-# %% claim: The cached steps give
 # null: single precision
 copy.deepcopy = lambda model: model
 model.double = lambda: model
@@ -52,7 +47,6 @@ model.double = lambda: model
 # null: the source costs nothing
 source = source[:, :0]
 
-# %% claim: The formula holds exactly
 # null: without a cache a token costs what it costs with one
 multiplied["without"] = multiplied["with"]
 
@@ -70,7 +64,6 @@ def without_mask(self, *arguments):
 CachedDecoder.prefill = without_mask
 together = greedy_search(model, sources, max_length=32)
 
-# %% claim: Sixty sentences get the same
 # null: all rows stay to the last step
 rows = [len(sources)] * len(rows)
 
@@ -78,7 +71,6 @@ rows = [len(sources)] * len(rows)
 # null: every translation counts as exact
 exact_matches = lambda model, examples: [True] * len(examples)
 
-# %% claim: For each of the 300 sentences
 # null: the next sentence's count
 counted = exact_matches
 exact_matches = lambda model, examples: [
@@ -89,7 +81,6 @@ exact_matches = lambda model, examples: [
 # null: no filter
 top_p_filter = lambda probabilities, top_p: probabilities
 
-# %% claim: The package's `top_p_filter` gives
 # null: the most probable tokens are taken to stand first
 
 
@@ -98,7 +89,6 @@ def top_p_filter(probabilities, top_p):
     return kept / kept.sum(-1, keepdim=True)
 
 
-# %% claim: The package's `top_p_filter` gives
 # null: even draws within the nucleus
 filtered = top_p_filter
 top_p_filter = lambda probabilities, top_p: (
@@ -111,11 +101,9 @@ top_p_filter = lambda probabilities, top_p: (
 # null: the share of greedy search at every setting
 shares = {top_p: [sum(exact) / len(exact)] * 5 for top_p in shares}
 
-# %% claim: At temperature 1 the share
 # null: the nucleus makes no difference
 shares[0.8] = shares[1.0]
 
-# %% claim: At temperature 1 the share
 # null: temperature 0.7, counted as 1
 shares[1.0] = [shares[1.0][2]] * 5
 
@@ -128,7 +116,6 @@ cat = greedy
 branches, winner = tree(hard, beam_size=1)
 view = BeamTree(branches, winner, title="")
 
-# %% claim: On its way the winner
 # null: an easy sentence
 branches, winner = tree(source[0].tolist(), beam_size=3)
 view = BeamTree(branches, winner, title="")
@@ -139,7 +126,6 @@ beam_search = lambda model, batch, length, beam_size, **options: greedy_search(
     model, batch, length
 )
 
-# %% claim: For the hard sentence and 15
 # null: a finished hypothesis does not close its place
 
 
@@ -151,7 +137,6 @@ def plain_beam(model, source, max_length, beam_size, search=plain_beam):
 # null: the cache permuted as it must be
 muddled = correct
 
-# %% claim: In none of the 300 held-out
 # null: every translation changes
 muddled = [*reversed(correct[:-1]), muddled[-1]]
 
@@ -159,7 +144,6 @@ muddled = [*reversed(correct[:-1]), muddled[-1]]
 # null: greedy search in place of the search that proves
 most_probable = lambda ids: (greedy_search(model, [ids], 32)[0], 0)
 
-# %% claim: For twenty held-out sentences
 # null: the beam makes no difference
 beam_search = lambda model, batch, length, beam_size: greedy_search(
     model, batch, length
@@ -169,7 +153,6 @@ beam_search = lambda model, batch, length, beam_size: greedy_search(
 # null: no normalisation
 length_normalised = lambda score, length, alpha: score
 
-# %% claim: By log-probability the short
 # null: divided by the length itself
 length_normalised = lambda score, length, alpha: score / length**alpha
 
@@ -178,12 +161,10 @@ length_normalised = lambda score, length, alpha: score / length**alpha
 curve_of = curve
 curve = lambda seed, alpha, what: [curve_of(seed, alpha, what)[0]] * len(sizes)
 
-# %% claim: Without a penalty, wider beams
 # null: the penalty makes no difference
 curve_of = curve
 curve = lambda seed, alpha, what: curve_of(seed, 0.0, what)
 
-# %% claim: Without a penalty, wider beams
 # null: nothing is lost to be won back
 lost, back = [0, 0, 0], [0, 0, 0]
 
@@ -191,7 +172,6 @@ lost, back = [0, 0, 0], [0, 0, 0]
 # null: the beam finds what greedy search finds
 by_beam = by_greedy
 
-# %% claim: On sentences like the hard one
 # null: what greedy search finds is more probable
 by_beam, by_greedy = by_greedy, by_beam
 
@@ -199,11 +179,9 @@ by_beam, by_greedy = by_greedy, by_beam
 # null: a beam brings nothing
 gains = [0.0] * len(gains)
 
-# %% claim: On the real sentences a beam
 # null: gains of either sign, by chance
 gains = [gains[0], -gains[1], gains[2]]
 
-# %% claim: On the real sentences a beam
 # null: beams change a translation
 searched = beam_search
 beam_search = lambda model, batch, length, size, **options: [
@@ -217,7 +195,6 @@ translator.translate = lambda sentence, beam_size, translate=translator.translat
     translate(sentence.replace("ami ", "amie "), beam_size)
 )
 
-# %% claim: Changing *amie* to *ami*
 # null: the words in the right order
 reversed = list
 
@@ -225,11 +202,9 @@ reversed = list
 # null: one probability for all
 doubtful = dict.fromkeys(doubtful, 0.5)
 
-# %% claim: Only one of the five
 # null: all are translated rightly
 translator.translate = lambda sentence, beam_size: unusual[sentence]
 
-# %% claim: Only one of the five
 # null: none is translated rightly
 translator.translate = lambda sentence, beam_size: sentence
 
@@ -237,7 +212,6 @@ translator.translate = lambda sentence, beam_size: sentence
 # null: the keys are not kept
 outputs = [vector @ W_V for vector in vectors]
 
-# %% claim: The four outputs equal those
 # null: no causal mask
 attend = F.scaled_dot_product_attention
 F.scaled_dot_product_attention = lambda *three, is_causal: attend(*three)
@@ -246,7 +220,6 @@ F.scaled_dot_product_attention = lambda *three, is_causal: attend(*three)
 # null: temperature makes no difference
 at_temperature = dict.fromkeys(at_temperature, at_temperature[1.0])
 
-# %% claim: At temperature $0.5$ more
 # null: no draw is divided by its temperature
 drawing = sample
 sample = lambda model, sources, length, temperature, generator: drawing(

@@ -5,7 +5,6 @@ attention_maps = lambda model, source, decoder_input: maps_of(
     model, source.flip(0), decoder_input.flip(0)
 )
 
-# %% claim: The plain hook and
 # null: looking changes the output
 maps_of = attention_maps
 
@@ -25,7 +24,6 @@ even = even.expand(-1, 2, 4, words_in.size(1), -1)
 for query, key in trip_scores:
     trip_scores[query, key] = question_scores(even, words_in, at[query], at[key])
 
-# %% claim: From the place and the verb
 # null: a random word in place of the owner
 lengths = (owned.source != PAD_ID).sum(dim=1)
 draws = torch.rand(len(lengths), generator=torch.Generator().manual_seed(0))
@@ -36,7 +34,6 @@ whose = question_scores(recorded.encoder, real, owned_at["whose"], someone)
 # null: three other heads
 cases["no owners"] = control[0]
 
-# %% claim: Without the owner heads the model
 # null: a coin
 cases["no owners"] = {
     **cases["no owners"],
@@ -44,7 +41,6 @@ cases["no owners"] = {
     **{"his right": 0.5, "her right": 0.5},
 }
 
-# %% claim: Without the owner heads the model
 # null: controls that hold an owner head each
 control = [his_or_her_without(model, owned, *owner_heads[:2], head) for head in spare]
 
@@ -55,11 +51,9 @@ runs = {
     for name, run in runs.items()
 }
 
-# %% claim: In all four, the best score
 # null: one model four times
 runs = dict.fromkeys(runs, runs["shipped"])
 
-# %% claim: In all four, the best score
 # null: the owner scores as the roles of a trip do
 runs = {n: {**run, "whose": [[max(run["note"].values())]]} for n, run in runs.items()}
 
@@ -67,11 +61,9 @@ runs = {n: {**run, "whose": [[max(run["note"].values())]]} for n, run in runs.it
 # null: nothing is exchanged
 trials = dict.fromkeys(trials, trials["nothing"])
 
-# %% claim: Exchanging *sa*'s vector
 # null: the vector of the next word in its place
 trials["sa's vector alone"] = exchanged(model, owned, sa.roll(-1, 1))
 
-# %% claim: Exchanging *sa*'s vector
 # null: a model that always predicts his
 trials = {
     name: {**found, "his right": 1.0, "her right": 0.0, "says his": 1.0}
@@ -82,7 +74,6 @@ trials = {
 # null: a random word named, in random order
 table = dict.fromkeys(table, (chance, 0.0))
 
-# %% claim: For content words attention
 # null: attention in deletion's order
 table = dict.fromkeys(table, (1.0, 1.0))
 
@@ -90,7 +81,6 @@ table = dict.fromkeys(table, (1.0, 1.0))
 # null: the heads stay on
 without_heads = known
 
-# %% claim: Before the encoder the probe
 # null: the word's own embedding alone
 known = {role: [shares[0]] * 3 for role, shares in known.items()}
 
@@ -102,11 +92,9 @@ by_attention = by_deletion
 # null: another word's vector stands there
 memory = memory.roll(1, 1)
 
-# %% claim: With *Afrique*'s vector
 # null: nothing is exchanged
 largest = 0.0
 
-# %% claim: With *Afrique*'s vector
 # null: the vector of the same country from another sentence
 flip = torch.Tensor.flip
 torch.Tensor.flip = lambda x, *dims: x.roll(1, 0) if x.dim() == 3 else flip(x, *dims)
@@ -115,7 +103,6 @@ torch.Tensor.flip = lambda x, *dims: x.roll(1, 0) if x.dim() == 3 else flip(x, *
 # null: even weights
 weight = torch.full_like(weight, 0.2)
 
-# %% claim: The four words with the most weight
 # null: weights that follow how often a word stands beside *sa*
 weight = ratio / ratio.max()
 
@@ -123,7 +110,6 @@ weight = ratio / ratio.max()
 # null: even weights over the six words
 torn = {**torn, "to her": 1 / 6, "to him": 1 / 6}
 
-# %% claim: In the second layer *sa*
 # null: one sentence in ten translated
 one = {**runs["1"], "two_owners": {**runs["1"]["two_owners"], "all right": 0.1}}
 runs = {**runs, "1": one}
@@ -134,12 +120,10 @@ from contextlib import nullcontext
 
 ablate_heads = lambda model, *heads: nullcontext()
 
-# %% claim: Of the three owner heads
 # null: all three off
 switch_off = ablate_heads
 ablate_heads = lambda model, *heads: switch_off(model, *owner_heads)
 
-# %% claim: Of the three owner heads
 # null: the head that matters has the highest score
 whose = whose.roll(1, 1)
 
@@ -147,11 +131,9 @@ whose = whose.roll(1, 1)
 # null: the heads' own outputs
 owner_heads = []
 
-# %% claim: With the mean over all words
 # null: another head
 owner_heads = [Head("encoder", 1, 3)]
 
-# %% claim: With the mean over all words
 # null: the mean over the owners, not over *sa*
 owned_at = {**owned_at, "whose": owned_at["who"]}
 
@@ -163,7 +145,6 @@ among_ahead = by_count
 # null: the place alone does as well as attention
 placed = compared(model, sample)["attention"][0][kind_of == 2]
 
-# %% claim: For content words attention
 # null: the place says nothing
 placed = torch.rand(len(placed)) < chance
 

@@ -3,12 +3,10 @@
 forward = {n: 2 * in_products * n for n in forward}
 backward = {n: 2 * count for n, count in forward.items()}
 
-# %% claim: Forward, a token takes two operations
 # null: each token attends to half of the others
 forward = {n: n * (2 * in_products + 12 * 2 * 768 * n) for n in forward}
 backward = {n: 2 * count for n, count in forward.items()}
 
-# %% claim: Forward, a token takes two operations
 # null: the backward pass takes as many as the forward pass
 backward = forward
 
@@ -16,7 +14,6 @@ backward = forward
 # null: no smoothing: the label alone
 q = F.one_hot(torch.tensor(1), 4).float()
 
-# %% claim: Autograd's gradient of the loss
 # null: the gradient for one label of another place
 q = q.roll(1)
 
@@ -27,14 +24,12 @@ chunked_loss = lambda hidden, weight, labels, **options: chunks(
     hidden, weight, labels, 0.0, **options
 )
 
-# %% claim: In float64, `chunked_loss`
 # null: padding counts
 chunks = chunked_loss
 chunked_loss = lambda hidden, weight, labels, **options: chunks(
     hidden, weight, labels, pad_id=-1, **options
 )
 
-# %% claim: In float64, `chunked_loss`
 # null: the loop keeps p, without q
 
 
@@ -48,7 +43,6 @@ def loss_in_chunks(hidden, weight, labels, chunk_size):
 # null: chunks make no difference
 chunked_loss = plainly
 
-# %% claim: Four times the targets
 # null: a chunk as large as the input
 chunks = chunked_loss
 chunked_loss = lambda hidden, weight, labels: chunks(
@@ -59,7 +53,6 @@ chunked_loss = lambda hidden, weight, labels: chunks(
 # null: the padding of the source is attended to
 padding_mask = lambda ids, pad_id: torch.ones_like(ids, dtype=torch.bool)[:, None, None]
 
-# %% claim: The step's loss equals
 # null: other weights
 seeds = iter((1, 0))
 step_loss = lambda model, batch, loss=step_loss: loss(phrasebook_model(seed=1), batch)
@@ -77,7 +70,6 @@ def attention_in_blocks(query, keys, values, size):
         yield scores.max(), total, output / total
 
 
-# %% claim: In blocks of 1, 2, 7 or 100
 # null: powers of the scores themselves
 
 
@@ -93,11 +85,9 @@ def attention_in_blocks(query, keys, values, size):
 # null: the fused kernel keeps the weights too
 kept_for["fused"] = kept_for["written out"]
 
-# %% claim: From 1,024 to 2,048
 # null: what is kept grows with the length alone
 kept_for["written out"] = kept_for["fused"]
 
-# %% claim: From 1,024 to 2,048
 # null: attention without its scale
 written_out = lambda query, key, value: (query @ key.mT).softmax(dim=-1) @ value
 
@@ -105,7 +95,6 @@ written_out = lambda query, key, value: (query @ key.mT).softmax(dim=-1) @ value
 # null: similar length makes no difference: random batches
 bucketed = at_random
 
-# %% claim: Batches of similar length
 # null: random batches waste as little
 at_random = bucketed
 
@@ -124,7 +113,6 @@ def tiny(**settings):
     return {name: rates["plain"] * factor**i for i, name in enumerate(steps)}
 
 
-# %% claim: As shipped, the loss in chunks
 # null: memory kept makes no difference
 rates_of = tiny
 tiny = lambda kept: rates_of()
@@ -141,7 +129,6 @@ mixed = shipped
 # null: memory kept makes no difference
 kept = shipped
 
-# %% claim: Keeping memory makes
 # null: it brings ours what it brings MarianMT
 kept = {**kept, "ours": kept["MarianMT"]}
 
@@ -149,7 +136,6 @@ kept = {**kept, "ours": kept["MarianMT"]}
 # null: as fast as the libraries
 lead = lambda run: 1.0
 
-# %% claim: As shipped, ours trains
 # null: the plain loss makes no difference
 rates_of = tiny
 tiny = lambda *precision, **settings: {
@@ -157,7 +143,6 @@ tiny = lambda *precision, **settings: {
     "fused attention": rates_of(*precision, **settings)["ours"],
 }
 
-# %% claim: As shipped, ours trains
 # null: as much memory as the libraries
 for run in ours_in.values():
     run["field"]["ours"]["peak_mb"] = run["field"]["MarianMT"]["peak_mb"]
@@ -167,7 +152,6 @@ for run in ours_in.values():
 for run in decoding:
     run["ahead"] = {name: {"median": 1.0} for name in run["ahead"]}
 
-# %% claim: In every race the fast step
 # null: other words
 decoding[0]["same_words"] = False
 
@@ -175,7 +159,6 @@ decoding[0]["same_words"] = False
 # null: the cache makes no difference
 falls = dict.fromkeys(falls, falls["ours", 1])
 
-# %% claim: From 64 to 256 tokens our speed
 # null: no cache: ours falls as the uncached one
 falls = dict.fromkeys(falls, falls["torch.nn.Transformer", 1])
 
@@ -183,7 +166,6 @@ falls = dict.fromkeys(falls, falls["torch.nn.Transformer", 1])
 # null: in proportion to the rows
 costs = {count: float(count) for count in costs}
 
-# %% claim: Thirty-two rows cost less
 # null: a sentence costs the same in any company
 speeds = speeds_of
 speeds_of = lambda runs, **case: speeds(runs, **{**case, "batch": 1})
@@ -192,15 +174,12 @@ speeds_of = lambda runs, **case: speeds(runs, **{**case, "batch": 1})
 # null: all three are alike
 as_written = dict.fromkeys(as_written, as_written["ours"])
 
-# %% claim: As written our step
 # null: no change brings anything
 compiled = dict.fromkeys(compiled, as_written["ours"])
 
-# %% claim: As written our step
 # null: dropout costs nothing
 compiled = {**compiled, "without dropout": compiled["loss"]}
 
-# %% claim: As written our step
 # null: the libraries gain as much by the compiler
 compiled = {**compiled, **dict.fromkeys(LIBRARIES, compiled["loss"])}
 
@@ -215,7 +194,6 @@ attention = {
     for length, masks in attention.items()
 }
 
-# %% claim: At 32 tokens the memory-efficient kernel
 # null: a mask costs nothing
 attention[1024]["is_causal"] = attention[1024]["causal and padding mask"]
 
@@ -226,7 +204,6 @@ gpu_decoding = {
     for name, found in gpu_decoding.items()
 }
 
-# %% claim: For one sentence the graph
 # null: both libraries' beams are alike
 gpu_decoding = {
     name: {**found, "beam 4": found["MarianMT, beam 4"]}
@@ -237,7 +214,6 @@ gpu_decoding = {
 # null: autocast makes no difference
 bf16_autocast = lambda device: torch.no_grad()
 
-# %% claim: Under autocast a trained
 # null: the whole loss in bfloat16
 loss_of = step_loss
 step_loss = lambda model, batch: (
@@ -246,7 +222,6 @@ step_loss = lambda model, batch: (
     else loss_of(model, batch)
 )
 
-# %% claim: Under autocast a trained
 # null: numbers of three significant bits, where bfloat16 has eight
 from contextlib import contextmanager
 

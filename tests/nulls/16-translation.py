@@ -2,7 +2,6 @@
 # null: no merges: letters
 lowest = tuple("▁lowest")
 
-# %% claim: *Lowest*, none
 # null: the merges in the opposite order
 lowest = tuple("▁lowest")
 for pair in reversed(merges):
@@ -27,7 +26,6 @@ class WholeWords:
 
 tokenizer = WholeWords()
 
-# %% claim: Decoding gives each sentence back
 # null: no letter is lost
 encode = tokenizer.encode
 tokenizer.encode = lambda sentence: [i for i in encode(sentence) if i != UNKNOWN_ID]
@@ -36,7 +34,6 @@ tokenizer.encode = lambda sentence: [i for i in encode(sentence) if i != UNKNOWN
 # null: a vocabulary of words
 german = {**german, "validation_pieces_unknown": german["validation_words_new"]}
 
-# %% claim: No subword of the validation
 # null: training has every word
 english = {**english, "validation_words_new": 0}
 
@@ -44,7 +41,6 @@ english = {**english, "validation_words_new": 0}
 # null: the size makes no difference
 counts = {**counts, "by_types": [counts["by_types"][0]] * 6}
 
-# %% claim: A larger vocabulary makes
 # null: a larger one makes longer sentences
 counts = {**counts, "by_types": counts["by_types"][::-1]}
 
@@ -52,7 +48,6 @@ counts = {**counts, "by_types": counts["by_types"][::-1]}
 # null: no brevity penalty
 by_hand = by_hand / brevity
 
-# %% claim: The number computed by hand
 # null: the arithmetic mean of the precisions
 by_hand = 100 * brevity * sum(precisions) / 4
 
@@ -71,7 +66,6 @@ epochs = [
     if metrics.validation_loss is not None
 ]
 
-# %% claim: From the first epoch to the third
 # null: BLEU does not rise
 epochs[-1] = epochs[-1]._replace(bleu=epochs[0].bleu)
 
@@ -79,11 +73,9 @@ epochs[-1] = epochs[-1]._replace(bleu=epochs[0].bleu)
 # null: the recurrent model, spread as our seeds are
 tests = [score - tests[0] + rnn["test"]["bleu"] for score in tests]
 
-# %% claim: Our mean differs
 # null: a published score one point higher
 PUBLISHED += 1
 
-# %% claim: Our mean differs
 # null: runs with other choices
 seeds = {**seeds, "3": runs["en-de-low-rate"]["1"]}
 
@@ -94,7 +86,6 @@ seeds = {
     for seed, run in seeds.items()
 }
 
-# %% claim: Only one of the three seeds
 # null: all stop after as many epochs
 seeds = dict.fromkeys(seeds, seeds["1"])
 
@@ -103,7 +94,6 @@ seeds = dict.fromkeys(seeds, seeds["1"])
 every_way = validation_bleu
 validation_bleu = lambda average, beam_size, penalty: every_way(average, 1, penalty)
 
-# %% claim: With the moving average, a beam
 # null: the last epoch is as good as the average
 every_way = validation_bleu
 validation_bleu = lambda average, beam_size, penalty: every_way(0, beam_size, penalty)
@@ -112,13 +102,11 @@ validation_bleu = lambda average, beam_size, penalty: every_way(0, beam_size, pe
 # null: the rate makes no difference: other seeds of the recipe
 runs = {**runs, "en-de-no-warmup": {"1": seeds["2"], "2": seeds["3"]}}
 
-# %% claim: At the highest rate
 # null: the mean rate costs as much: the rise is what was missing
 cold, lower = runs["en-de-no-warmup"], runs["en-de-no-warmup-lower"]
 lower = {seed: {**lower[seed], "curve": cold[seed]["curve"]} for seed in cold}
 runs = {**runs, "en-de-no-warmup-lower": lower}
 
-# %% claim: At the highest rate
 # null: the order of the norm makes no difference: another seed of the recipe
 runs = {**runs, "en-de-post-norm": {"1": {"curve": seeds["2"]["curve"][:12]}}}
 
@@ -126,7 +114,6 @@ runs = {**runs, "en-de-post-norm": {"1": {"curve": seeds["2"]["curve"][:12]}}}
 # null: the rate makes no difference: the recipe's other seeds
 runs = {**runs, "en-de-low-rate": {"1": seeds["2"], "2": seeds["1"]}}
 
-# %% claim: After three epochs the lower
 # null: overtaken two epochs earlier
 overtaken -= 2
 
@@ -134,7 +121,6 @@ overtaken -= 2
 # null: the Transformer beside itself
 rnn = {**rnn, "curve": seeds["1"]["curve"][:20]}
 
-# %% claim: After 20 epochs the recurrent
 # null: a run that has stopped improving
 last = {**rnn["curve"][-2], "epoch": 20}
 rnn = {**rnn, "curve": [*rnn["curve"][:-1], last]}
@@ -143,11 +129,9 @@ rnn = {**rnn, "curve": [*rnn["curve"][:-1], last]}
 # null: the control alone: another sentence's reference
 found = chance
 
-# %% claim: The rarer the words
 # null: all words are found alike
 found = [sum(found) / len(found)] * len(found)
 
-# %% claim: The rarer the words
 # null: the most frequent words are found as the group before, after the control
 share = (found[-2] - chance[-2]) / (1 - chance[-2])
 found = [*found[:-1], chance[-1] + (1 - chance[-1]) * share * 0.99]
@@ -156,13 +140,11 @@ found = [*found[:-1], chance[-1] + (1 - chance[-1]) * share * 0.99]
 # null: dropout makes no difference: another seed of the recipe
 curves = {**curves, "en-de-no-dropout": seeds["2"]["curve"][:14]}
 
-# %% claim: Both runs without dropout
 # null: BLEU goes on rising after the loss has turned
 for kind in ("no-dropout", "small-no-dropout"):
     for point in curves[f"en-de-{kind}"]:
         point["bleu"] = 30 + point["epoch"] / 2
 
-# %% claim: Both runs without dropout
 # null: the recipe ends when they do
 seeds = {**seeds, "1": {**seeds["1"], "curve": seeds["1"]["curve"][:14]}}
 
@@ -171,7 +153,6 @@ seeds = {**seeds, "1": {**seeds["1"], "curve": seeds["1"]["curve"][:14]}}
 gains = {name: values - values.roll(1) for name, values in resampled.items()}
 gains = dict(list(gains.items())[:2])
 
-# %% claim: Drawing the same sentences
 # null: a score has no uncertainty
 resampled = {name: 0 * values for name, values in resampled.items()}
 
@@ -182,7 +163,6 @@ ours = from_marian(theirs.state_dict(), theirs.config)
 logits = ours(read, written)[..., :-1]
 difference = (logits - expected).abs().max()
 
-# %% claim: Logits and gradients of our model
 # null: ReLU in the place of swish
 for layer in (*ours.encoder.layers, *ours.decoder.layers):
     layer.feed_forward.activation = nn.ReLU()
@@ -195,7 +175,6 @@ from transformer import beam_search
 
 found[6] = beam_search(ours, words, 15, 6)
 
-# %% claim: Greedily and with beams of 4 and 6
 # null: a model with weights of its own
 other = from_marian(MarianMTModel(their_config).state_dict(), their_config)
 found[1] = greedy_search(other, words, 14)

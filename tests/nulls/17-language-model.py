@@ -3,7 +3,6 @@
 encoder = Encoder(32, 4, 64, num_layers=2)
 difference = (encoder(x, mask) - expected).abs().max()
 
-# %% claim: A decoder without cross-attention
 # null: neither has a mask
 expected = encoder(x)
 
@@ -11,7 +10,6 @@ expected = encoder(x)
 # null: the plain model keeps weights of its own
 PlainLanguageModel.load_state_dict = lambda self, state: None
 
-# %% claim: The package's model and the plain one
 # null: neither has a mask
 encode_all = Encoder.forward
 Encoder.forward = lambda self, x, mask=None: encode_all(self, x)
@@ -23,11 +21,9 @@ NGramModel.probability = lambda self, text, place: (
     max(self.count[text[place - 1 : place + 1]] - 0.75, 0) / 1000
 )
 
-# %% claim: The probabilities of all characters sum to one
 # null: nothing is given up
 NGramModel.__init__.__defaults__ = (0.0,)
 
-# %% claim: The probabilities of all characters sum to one
 # null: shorter contexts count how often, not behind how many tokens
 build = NGramModel.__init__
 
@@ -48,11 +44,9 @@ NGramModel.__init__ = build_raw
 # null: 64 characters are worth as much as 32
 attended[64] = attended[32].clone()
 
-# %% claim: On *Alice* counts are ahead
 # null: the model is as good as counts of the same context
 attended |= {n: counted[n + 1] for n in (1, 2, 3, 4, 6, 8)}
 
-# %% claim: On *Alice* counts are ahead
 # null: with all its context the model is as good as the best count
 attended[32] = counted[best_order].clone()
 
@@ -60,7 +54,6 @@ attended[32] = counted[best_order].clone()
 # null: the model of words predicts as well as counts
 attended_words = {n: counted_words[min(n + 1, 9)] for n in attended_words}
 
-# %% claim: On the phrasebook the model is ahead
 # null: the model of words ends at the best count
 attended_words[32] = best_words.clone()
 
@@ -72,11 +65,9 @@ attended = dict.fromkeys(attended, attended[32])
 # null: the model and the counts are even
 page_models = dict(best_counts)
 
-# %% claim: On the most captions
 # null: the larger model is ahead of the counts
 large["bits"]["32"] = best_counts[max(best_counts)] - 0.02
 
-# %% claim: On the most captions
 # null: the larger model is no nearer than the page's
 large["bits"]["32"] = page_models[max(page_models)]
 
@@ -92,7 +83,6 @@ best_counts = dict.fromkeys(best_counts, best_counts[max(best_counts)])
 # null: the discount makes no difference
 NGramModel.discount = property(lambda self: 0.75, lambda self, discount: None)
 
-# %% claim: With a discount of a half
 # null: the counts are no better than the model
 attended[32] = counted[7]
 
@@ -101,7 +91,6 @@ attended[32] = counted[7]
 forward = model.position.forward
 model.position.forward = lambda x, start=0: forward(x)
 
-# %% claim: Cached search writes
 # null: the cache holds other keys and values
 for layer in model.encoder.layers:
     keys_values = layer.self_attention.keys_values
@@ -116,7 +105,6 @@ known_words = {
     for temperature, top_p in known_words
 }
 
-# %% claim: The higher the temperature
 # null: the nucleus does nothing
 known_words[1.5, 0.8] = sampled_words(1.5, 1.0)[1]
 
@@ -125,7 +113,6 @@ known_words[1.5, 0.8] = sampled_words(1.5, 1.0)[1]
 pairs = zip(outputs[1:] + outputs[:1], unseen)
 exact = sum(out == list(target) for out, (_, target) in pairs) / 1000
 
-# %% claim: One stack translates
 # null: the stack is as large as the encoder-decoder
 shipped = one_stack
 
@@ -133,11 +120,9 @@ shipped = one_stack
 # null: the French need not be seen
 exact_without["English to French"] = exact_without["none"]
 
-# %% claim: If English may not attend
 # null: the French need not see itself
 exact_without["French to French"] = exact_without["none"]
 
-# %% claim: If English may not attend
 # null: the English need not see itself
 exact_without["English to English"] = exact_without["none"]
 
@@ -154,28 +139,22 @@ top = even_rows[cut : cut + 5].argmax(dim=1)
 # null: the model is not trained
 without["nothing"] = (*copying(train_copying(2, steps=1)[0]), 0.0)
 
-# %% claim: With either layer's attention off
 # null: switching off changes nothing
 without = dict.fromkeys(without, without["nothing"])
 
-# %% claim: With either layer's attention off
 # null: without a head each letter is guessed
 for layer in ("layer 2's attention", "layer 1's attention"):
     without[layer] = (math.log2(LETTERS) - 0.01, without[layer][1], 1 / LETTERS)
 
-# %% claim: With either layer's attention off
 # null: the feed-forward networks copy
 without["both feed-forwards"] = without["layer 1's attention"]
 
-# %% claim: With either layer's attention off
 # null: one layer knows only which letters there are
 shallow_history[-1] = (800, bag, shallow_history[-1][2])
 
-# %% claim: With either layer's attention off
 # null: one layer is enough
 shallow_history = history
 
-# %% claim: With either layer's attention off
 # null: the first layer attends evenly
 even_weights = causal_mask(32).float()
 even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
@@ -183,11 +162,9 @@ even_weights = (even_weights / even_weights.sum(-1, keepdim=True)).expand(
 )
 attention_of = lambda *_: even_weights
 
-# %% claim: With either layer's attention off
 # null: one layer learns nothing
 shallow_history[-1] = shallow_history[0]
 
-# %% claim: With either layer's attention off
 # null: in blocks of four each letter finds its own earlier occurrence
 find = attention_of
 attention_of = lambda model, ids: find(model, ids).roll(-1, -1)
@@ -204,11 +181,9 @@ model.encoder.layers[1].self_attention.weights = lambda *_: stripe
 # null: it needs what that rule needs
 without["nothing"] = (one_letter, *without["nothing"][1:])
 
-# %% claim: Our model does better than any rule
 # null: the letter before makes no difference
 second_chosen = dict.fromkeys(second_chosen, second_chosen["is not in the block"])
 
-# %% claim: Our model does better than any rule
 # null: the place makes no difference
 second_chosen["is not in the block"] = 0.5
 
@@ -219,16 +194,13 @@ ours = from_gpt2(
 )
 difference = (ours(ids) - theirs(ids).logits).abs().max()
 
-# %% claim: With the same weights, our logits
 # null: another number of heads
 ours = from_gpt2(theirs.state_dict(), theirs.config.to_dict() | {"n_head": 2})
 difference = (ours(ids) - theirs(ids).logits).abs().max()
 
-# %% claim: With the same weights, our logits
 # null: generated without positions
 ours.position.forward = lambda x, start=0: x
 
-# %% claim: With the same weights, our logits
 # null: a weight is lost on the way back
 return_weights = to_gpt2
 to_gpt2 = lambda model: (
@@ -240,7 +212,6 @@ to_gpt2 = lambda model: (
 for layer in ours.encoder.layers:
     layer.feed_forward.activation = nn.ReLU()
 
-# %% claim: Each exchange is needed
 # null: the width's root is one
 math.sqrt = lambda number: 1.0
 
@@ -248,11 +219,9 @@ math.sqrt = lambda number: 1.0
 # null: other tokens are generated
 gpt2["same_tokens"] = False
 
-# %% claim: In the stored comparison
 # null: the logits differ
 gpt2["largest_difference"] = 2e-5
 
-# %% claim: In the stored comparison
 # null: one token, over and over
 gpt2["different_tokens"] = 1
 
@@ -264,7 +233,6 @@ counted[3] = counted[2]
 # null: greedy search does not repeat itself
 write = lambda model, prompt, length, temperature: " ".join(map(str, range(1000)))
 
-# %% claim: From three prompts greedy search
 # null: what is sampled repeats itself, too
 write_warm = write
 write = lambda model, prompt, length, temperature: write_warm(model, prompt, length, 0)

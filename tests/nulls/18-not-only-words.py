@@ -2,11 +2,9 @@
 # null: the encoder for both sides has a causal mask too
 fillers["both sides"].causal = True
 
-# %% claim: From both sides it is
 # null: the language model sees what stands behind
 fillers["left"].causal = False
 
-# %% claim: From both sides it is
 # null: the word behind is hidden as well
 fill_one = with_hole
 
@@ -18,7 +16,6 @@ def with_hole(ids, places):
 
 bits_a_word = lambda: (0, 1)
 
-# %% claim: From both sides it is
 # null: a word costs the same from both
 bits_a_word = lambda: (3.0, 3.0)
 
@@ -37,7 +34,6 @@ def split(values, first, end):
     return windows(scaled[:first]), windows(scaled[first - history :])
 
 
-# %% claim: No training window changes
 # null: the histories end before 1900, and what they are to forecast does not
 
 
@@ -51,7 +47,6 @@ def split(values, first, end):
 # null: the squared error, whatever the deviation
 forecast_loss = lambda forecast, actual: (actual - forecast.mean).square().mean()
 
-# %% claim: For an error of 20
 # null: the logarithm of the variance in place of the deviation's
 
 
@@ -72,7 +67,6 @@ PlainForecaster.forward = lambda self, history: (
     .chunk(2, dim=-1)
 )
 
-# %% claim: With the same weights, the package
 # null: the last patch is all that is read
 PlainForecaster.forward = Forecaster.forward = lambda self, history: Forecast(
     *self.output(self.embedding(history[:, -4:])).chunk(2, dim=-1)
@@ -84,7 +78,6 @@ ScaledByWindow.forward = lambda self, history: self.forecaster(
     (history - history.mean(1, keepdim=True)) / history.std(1, keepdim=True)
 )
 
-# %% claim: Scaled by window, a forecast
 # null: the windows are not scaled
 ScaledByWindow.forward = lambda self, history: self.forecaster(history)
 
@@ -93,23 +86,18 @@ ScaledByWindow.forward = lambda self, history: self.forecaster(history)
 errors["encoder, scaled"] = errors["encoder"]
 by_cycle["encoder, scaled"] = by_cycle["encoder"]
 
-# %% claim: With its windows scaled, the encoder
 # null: the scaling brings what it does in either
 errors["encoder"] = errors["encoder, scaled"]
 
-# %% claim: With its windows scaled, the encoder
 # null: the autoregression is an encoder without the scaling
 errors["autoregression"] = errors["encoder"][:1]
 
-# %% claim: With its windows scaled, the encoder
 # null: the encoders forecast the mean
 errors["encoder"] = errors["mean"].expand(3, -1, -1)
 
-# %% claim: With its windows scaled, the encoder
 # null: the autoregression is ahead in half of the groups
 wins["encoder"] = 5
 
-# %% claim: With its windows scaled, the encoder
 # null: with the scaling it is as far ahead in all groups
 by_cycle["encoder, scaled"] = by_cycle["autoregression"] + 0.5
 
@@ -117,15 +105,12 @@ by_cycle["encoder, scaled"] = by_cycle["autoregression"] + 0.5
 # null: without scaling they hold what they should
 held["encoder"] = torch.full_like(held["encoder"], 0.8)
 
-# %% claim: Without scaling, 80% intervals
 # null: the autoregression's are as narrow as the encoder's
 held["autoregression"] = held["encoder"]
 
-# %% claim: Without scaling, 80% intervals
 # null: the scaling changes none
 held["encoder, scaled"] = held["encoder"]
 
-# %% claim: Without scaling, 80% intervals
 # null: the coverage is the same in all years
 held["encoder"] = held["encoder"].roll(50, 1)
 
@@ -133,20 +118,16 @@ held["encoder"] = held["encoder"].roll(50, 1)
 # null: the years in another order
 series = series[torch.randperm(len(series))]
 
-# %% claim: From 1944 on the scaling
 # null: the later cycles are as high as the earlier ones
 series = torch.cat((series[:244], series[100:165]))
 
-# %% claim: From 1944 on the scaling
 # null: the lead is the same in all years
 lead = errors["encoder"].mean() - errors["autoregression"].mean()
 errors["encoder"] = errors["autoregression"].expand(3, -1, -1) + lead
 
-# %% claim: From 1944 on the scaling
 # null: the scaling brings nothing
 errors["encoder, scaled"] = errors["encoder"]
 
-# %% claim: From 1944 on the scaling
 # null: the loss before 1900 is the same with it
 tried["encoder, scaled"] = tried["encoder"]
 
@@ -154,11 +135,9 @@ tried["encoder, scaled"] = tried["encoder"]
 # null: one shuffle for all costs what a shuffle for each does
 right_share["one shuffle for all"] = right_share["a shuffle for each"]
 
-# %% claim: One shuffle for all costs
 # null: after a shuffle for each nothing is left but chance
 right_share["a shuffle for each"] = [0.1] * 3
 
-# %% claim: One shuffle for all costs
 # null: a rival is no better than the mean encoder
 right_share["logistic regression"] = [np.mean(right_share["as they are"])]
 
@@ -166,13 +145,11 @@ right_share["logistic regression"] = [np.mean(right_share["as they are"])]
 # null: the table is shuffled the other way round
 once = once.argsort()
 
-# %% claim: With its table shuffled
 # null: all rows of its table are one
 with torch.no_grad():
     rows_of_table = classifiers["as they are"][0].position.table.weight
     rows_of_table[:] = rows_of_table[0].clone()
 
-# %% claim: With its table shuffled
 # null: the blind model has positions
 copy.deepcopy = lambda model: classifiers["one shuffle for all"][0]
 nn.Identity = lambda: classifiers["one shuffle for all"][0].position
@@ -181,7 +158,6 @@ nn.Identity = lambda: classifiers["one shuffle for all"][0].position
 # null: longer training changes nothing
 longer = {key: longer[300, key[1]] for key in longer}
 
-# %% claim: After 3,000 steps
 # null: the neighbour is no better than logistic regression
 right_share["nearest neighbour"] = right_share["logistic regression"]
 
@@ -189,6 +165,5 @@ right_share["nearest neighbour"] = right_share["logistic regression"]
 # null: the attention is what matters
 agree["most attended, layer 2"] = [1.0] * 3
 
-# %% claim: In these models the most attended
 # null: ink is no better than chance
 agree["most ink"] = [chance] * 3

@@ -6,7 +6,6 @@ RMSNorm = lambda d_model: nn.LayerNorm(d_model)
 # null: nothing is rotated, and positions are added to both sides
 scores = {"rotated": scores["sines added"], "sines added": scores["sines added"]}
 
-# %% claim: Rotated, scores at one distance
 # null: sines added leave distances alone too
 scores = {"rotated": scores["rotated"], "sines added": scores["rotated"]}
 
@@ -24,7 +23,6 @@ def wrong_sign(self, x, positions=None):
 
 RotaryEmbedding.forward = wrong_sign
 
-# %% claim: `RotaryEmbedding` turns
 # null: positions off, in both
 RotaryEmbedding.forward = lambda self, x, positions=None: x
 rotate_halves = lambda x: x
@@ -39,7 +37,6 @@ def grouped_attention(query, key, value, mask):
     return F.scaled_dot_product_attention(query, key, value, mask)
 
 
-# %% claim: With a set for each head
 # null: no mask
 forward = MultiHeadAttention.forward
 MultiHeadAttention.forward = lambda self, q, k, v, mask: forward(self, q, k, v)
@@ -49,7 +46,6 @@ MultiHeadAttention.forward = lambda self, q, k, v, mask: forward(self, q, k, v)
 SwiGLU_ = SwiGLU
 SwiGLU = lambda d_model, d_ff: SwiGLU_(d_model, 2048 if d_ff == 1365 else d_ff)
 
-# %% claim: With two thirds of the width
 # null: the gate passes through a sigmoid, which does not close
 SwiGLU.forward = lambda self, x: self.contract(self.gate(x).sigmoid() * self.expand(x))
 
@@ -58,15 +54,12 @@ SwiGLU.forward = lambda self, x: self.contract(self.gate(x).sigmoid() * self.exp
 share = (mean(test[""]) - mean(test[names[-1]])) / (len(names) - 2)
 test |= {name: [loss - share for loss in test[""]] for name in names[1:-1]}
 
-# %% claim: Rotary positions alone bring
 # null: no part brings anything
 test = dict.fromkeys(test, test[""])
 
-# %% claim: Rotary positions alone bring
 # null: one of the other four brings as much as the gate
 test["no biases"] = test["SwiGLU"]
 
-# %% claim: Rotary positions alone bring
 # null: the other four all cost
 test |= dict.fromkeys(("RMSNorm", "no biases", "tied"), test["grouped queries"])
 
@@ -82,7 +75,6 @@ llama = from_llama(theirs.state_dict(), other)
 with torch.no_grad():
     difference = (llama(ids) - theirs(ids).logits).abs().max().item()
 
-# %% claim: Our Llama and the library's
 # null: the continuation of another prompt
 continued = greedy_search(PromptDecoder(llama), ids[1:, :5], 30)[0]
 
@@ -90,11 +82,9 @@ continued = greedy_search(PromptDecoder(llama), ids[1:, :5], 30)[0]
 # null: the input's positions bring nothing
 ways["none"] = test[""]
 
-# %% claim: A number for each distance
 # null: positions in every layer are no better than in the input
 ways["sines in every layer"] = test[""]
 
-# %% claim: A number for each distance
 # null: it is the turning
 ways["a number for each distance"] = ways["sines in every layer"]
 
@@ -118,7 +108,6 @@ def everyone(self, x):
 
 ExpertLayer.forward = everyone
 
-# %% claim: A token's output is the sum
 # null: shares are all alike
 
 
@@ -135,11 +124,9 @@ ExpertLayer.forward = alike
 # null: rotary positions read any length
 longer_texts["rotary"] = [dict.fromkeys(bits, 2.2) for bits in longer_texts["rotary"]]
 
-# %% claim: From 128 characters on
 # null: sines reach as far
 longer_texts["sines"] = longer_texts["rotary"]
 
-# %% claim: From 128 characters on
 # null: far beyond, rotary positions are the better ones
 for turned, added in zip(longer_texts["rotary"], longer_texts["sines"]):
     for context in ("128", "256", "512"):
@@ -149,7 +136,6 @@ for turned, added in zip(longer_texts["rotary"], longer_texts["sines"]):
 # null: another story
 real["is_the_documented_story"] = False
 
-# %% claim: The story is the documented one
 # null: the logits differ in their last bits
 against["largest_difference"] = 1e-6
 
@@ -157,11 +143,9 @@ against["largest_difference"] = 1e-6
 # null: positions do not matter to it
 without["rotation"] = without["as it is"]
 
-# %% claim: Without the rotation or the gate
 # null: it does not matter which norm
 without["RMSNorm"] = without["as it is"]
 
-# %% claim: Without the rotation or the gate
 # null: sharing saves nothing
 without["grouped queries"] = without["no biases"]
 
@@ -177,7 +161,6 @@ LlamaLayer.forward = lambda self, x, mask: self.norms[1](
     self.norms[0](x + self.attention(x, x, x, mask))
 )
 
-# %% claim: With the same weights, this layer
 # null: nothing is rotated
 build = LlamaLayer.__init__
 

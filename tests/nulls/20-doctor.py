@@ -2,7 +2,6 @@
 # null: no training
 trained = {fault: (Little(fault=fault).eval(), [4.0, 0.05]) for fault in FAULTS}
 
-# %% claim: All four models learn
 # null: a loss that does not fall
 trained = {fault: (model, losses[:1] * 2) for fault, (model, losses) in trained.items()}
 
@@ -10,7 +9,6 @@ trained = {fault: (model, losses[:1] * 2) for fault, (model, losses) in trained.
 # null: the wrong models are right
 written = dict.fromkeys(FAULTS, share_written(trained[""][0]))
 
-# %% claim: The right model writes
 # null: nothing was learned
 written = dict.fromkeys(FAULTS, share_written(Little().eval()))
 
@@ -18,7 +16,6 @@ written = dict.fromkeys(FAULTS, share_written(Little().eval()))
 # null: four right models
 models = {fault: Little() for fault in FAULTS}
 
-# %% claim: An untrained model shows
 # null: a property that never fails
 future_leak = lambda run, ids, words: []
 
@@ -27,7 +24,6 @@ future_leak = lambda run, ids, words: []
 with torch.no_grad():
     change["unmasked"] = padding_leak(masked, ids, 0)
 
-# %% claim: Padding moves the unmasked
 # null: neither is masked
 with torch.no_grad():
     change["masked"] = padding_leak(unmasked, ids, 0)
@@ -36,7 +32,6 @@ with torch.no_grad():
 # null: heads split with a transpose
 models["view"] = Little()
 
-# %% claim: With attention held still
 # null: attention is not held
 moved_places = lambda model, hold, place=2: [2, 3, 4, 5]
 
@@ -44,6 +39,5 @@ moved_places = lambda model, hold, place=2: [2, 3, 4, 5]
 # null: four right models
 reports = dict.fromkeys(FAULTS, reports[""])
 
-# %% claim: The doctor names all
 # null: one cause for everything
 reports = dict.fromkeys(FAULTS, reports["no mask"])

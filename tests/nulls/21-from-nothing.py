@@ -2,7 +2,6 @@
 # null: a chain without the mean: weight times gradient
 scores.grad = [[0.75 * 2, 0.25 * -2]]
 
-# %% claim: The first of the two scores
 # null: the query takes both keys alike
 query.grad = [[0.5 * math.log(3)]]
 
@@ -12,7 +11,6 @@ draw = random.Random(1)
 training = train(new_model(draw), draw, held_out)
 losses = [next(training) for _ in range(15)]
 
-# %% claim: The first 15 losses
 # null: a model that learned nothing
 stored["losses"] = stored["losses"][:15]
 
@@ -20,7 +18,6 @@ stored["losses"] = stored["losses"][:15]
 # null: chance: none of 74,400 dates
 stored["right"] = 0
 
-# %% claim: Of the held-out dates
 # null: an untrained model
 model = new_model(random.Random(0))
 
@@ -29,7 +26,6 @@ model = new_model(random.Random(0))
 scale_of = scale
 scale = lambda a, factor: a if factor < 1 else scale_of(a, factor)
 
-# %% claim: Logits, loss, gradients and Adam's step
 # null: a softmax that forgets the mean on the way back
 softmax_of = softmax
 softmax = lambda a, mask=None: Value(
@@ -38,7 +34,6 @@ softmax = lambda a, mask=None: Value(
     lambda grad: [each(lambda w, g: w * g, softmax_of(a, mask).rows, grad)],
 )
 
-# %% claim: Logits, loss, gradients and Adam's step
 # null: a character that comes twice counts once
 lookup = lambda a, places: Value(
     [a.rows[place] for place in places],
@@ -51,12 +46,10 @@ lookup = lambda a, places: Value(
     ],
 )
 
-# %% claim: Logits, loss, gradients and Adam's step
 # null: labels that are not smoothed
 loss_of = smoothed_loss
 smoothed_loss = lambda logits, labels: loss_of(logits, labels, 0.0)
 
-# %% claim: Logits, loss, gradients and Adam's step
 # null: Adam without its corrections
 adam_of = adam
 adam = lambda model, moments, step, rate: adam_of(model, moments, 10_000, rate)
@@ -70,7 +63,6 @@ gradients = lambda model, pairs: (
     and [setattr(v, "grad", each(lambda g: g / 2, v.grad)) for v in model.values()]
 )
 
-# %% claim: In each of the 43 weight matrices
 # null: a norm whose chain leaves out what runs along the row
 norm_of = norm
 norm = lambda a, gain, shift: Value(
@@ -84,7 +76,6 @@ norm = lambda a, gain, shift: Value(
 softmax_of = softmax
 softmax = lambda a, mask=None: softmax_of(a)
 
-# %% claim: If the seventh character
 # null: a decoder that sees one character ahead
 each_of = each
 attention_of = attention
@@ -100,7 +91,6 @@ attention = lambda model, name, x, memory, mask=None: attention_of(
 # null: a page without positions
 embed = lambda model, ids: scale(lookup(model[TABLE], ids), math.sqrt(D_MODEL))
 
-# %% claim: From the trained weights
 # null: an untrained page
 held_out = [date(random.Random(n)) for n in range(10)]
 model_of = greedy
@@ -110,6 +100,5 @@ greedy = lambda model, source: model_of(new_model(random.Random(0)), source)
 # null: only one of the two products
 back = there
 
-# %% claim: The way back takes exactly two
 # null: nothing goes back
 back = 0

@@ -4,7 +4,6 @@ torch.manual_seed(0)
 untrained = Translator(Transformer(sizes).eval(), source, target, ("en", "digits"))
 translator = untrained
 
-# %% claim: After seconds of training
 # null: one epoch in place of twenty
 import dataclasses
 
@@ -19,7 +18,6 @@ translator = Translator(brief.eval(), source, target, ("en", "digits"))
 folder = Path(tempfile.mkdtemp(dir=folder))
 translator.save(folder / "years.safetensors")
 
-# %% claim: Of 100 held-out years
 # null: tuned without the old pairs
 tuned = Translator.load(folder / "numbers.safetensors")
 for _ in train(tuned.model, new_examples[: len(train_years)], short):
@@ -27,7 +25,6 @@ for _ in train(tuned.model, new_examples[: len(train_years)], short):
 folder = Path(tempfile.mkdtemp(dir=folder))
 tuned.save(folder / "years.safetensors")
 
-# %% claim: Of 100 held-out years
 # null: years that it has learned already
 translator = tuned
 
@@ -36,7 +33,6 @@ translator = tuned
 folder = folder / "left"
 resumed, _ = run("cut-short", stop_at=12)
 
-# %% claim: A run that was cut short
 # null: taken up with a new Adam
 folder = folder / "anew"
 torch.optim.Adam.load_state_dict = lambda self, state: None
@@ -49,7 +45,6 @@ torch.manual_seed(0)
 model = Transformer(model.config).eval()
 by_character = Translator(model, source, digits, ("en", "digits"))
 
-# %% claim: With a tokenizer of characters
 # null: the characters in another order
 by_character.target_tokenizer.alphabet = "1234567890"
 
@@ -58,7 +53,6 @@ by_character.target_tokenizer.alphabet = "1234567890"
 torch.manual_seed(0)
 classifier = Classifier(tokenizer.vocab_size, num_classes=2)
 
-# %% claim: Of 500 questions drawn anew
 # null: each question with the answer to the next
 drawn, held = question, []
 
@@ -77,12 +71,10 @@ with torch.no_grad():
         reads, writes, mask_from_torch(None, padding), mask_from_torch(future)
     )
 
-# %% claim: Both give the same output
 # null: the padding as it is
 with torch.no_grad():
     output = ours(reads, writes, padding[:, None, None], mask_from_torch(future))
 
-# %% claim: Both give the same output
 # null: the way back loses half of the bits
 there = to_torch
 to_torch = lambda ours: {n: w.half().float() for n, w in there(ours).items()}
@@ -91,11 +83,9 @@ to_torch = lambda ours: {n: w.half().float() for n, w in there(ours).items()}
 # null: the maps of the heads in another order
 maps = maps.flip(2)
 
-# %% claim: The maps are those that `need_weights=True`
 # null: the padding is attended to
 maps = maps_by_kind(encoder, reads)["encoder"]
 
-# %% claim: The maps are those that `need_weights=True`
 # null: another head is switched off
 with torch.no_grad(), ablate_heads(encoder, Head("encoder", 1, 2)):
     without = encoder(reads, shown)
@@ -110,7 +100,6 @@ stores[:, :, :, :, 0] = 0
 with torch.no_grad():
     steps[1:] = [step(vectors[:, [at]], at) for at in range(1, 5)]
 
-# %% claim: One position at a time
 # null: the source's padding is attended to
 shown = torch.ones_like(shown)
 with torch.no_grad():
@@ -120,7 +109,6 @@ with torch.no_grad():
 # null: every vector stands at place 0
 Places.forward = lambda self, x, start=0: x + self.table.weight[: x.size(1)]
 
-# %% claim: Each step with the cache gives the logits
 # null: the loaded model is a fresh one
 again = with_our_stacks(Yours())
 
@@ -129,7 +117,6 @@ again = with_our_stacks(Yours())
 other = Transformer(model.config).eval()
 program = export(other, (source_ids, target_ids), dynamic_shapes=shapes)
 
-# %% claim: The exported program gives
 # null: exported for one shape alone
 program = export(model, (source_ids, target_ids))
 
@@ -137,7 +124,6 @@ program = export(model, (source_ids, target_ids))
 # null: scores, not weights
 weights = weights * 2
 
-# %% claim: The array holds a weight
 # null: the layers of the encoder
 weights = maps.encoder[0].numpy()
 
@@ -149,7 +135,6 @@ alone = Transformer(sizes).eval()
 # null: one part in place of all
 in_parts = smaller
 
-# %% claim: Read in parts of 64
 # null: the smaller batch is the whole one
 smaller = at_once
 
@@ -160,7 +145,6 @@ by_their_pieces = Translator(
     Transformer(fits).eval(), wrapped, target, ("en", "digits")
 )
 
-# %% claim: With a byte-pair encoding
 # null: ids that are not moved
 Wrapped.encode = lambda self, sentence: self.theirs.encode(sentence).ids
 
@@ -174,7 +158,6 @@ fast = greedy_search(FastDecoder(Transformer(sizes).eval()), sentences, 8)
 causal_mask = lambda length: torch.ones(length, length, dtype=torch.bool)
 decoded = decoder_layer(x, memory)
 
-# %% claim: Each gives a vector
 # null: padding is attended to
 hides_padding = torch.ones_like(hides_padding)
 
@@ -182,7 +165,6 @@ hides_padding = torch.ones_like(hides_padding)
 # null: the plain attention
 QuietAttention.attend = MultiHeadAttention.attend
 
-# %% claim: It is not the plain attention
 # null: no training
 torch.manual_seed(0)
 model = Transformer(sizes).eval()
@@ -192,7 +174,6 @@ model = Transformer(sizes).eval()
 folder = Path(tempfile.mkdtemp(dir=folder))
 Translator(Transformer(sizes), source, target).save(folder / "quiet.safetensors")
 
-# %% claim: Without a model to fill
 # null: it is made again without its weights
 torch.manual_seed(1)
 again = quiet_model()
@@ -202,7 +183,6 @@ again = quiet_model()
 # raises: ValueError
 said = []
 
-# %% claim: The warning names the layer
 # null: another model
 torch.manual_seed(5)
 model = Transformer(sizes).eval()

@@ -9,11 +9,9 @@ def write_atomically(path, data):
     os.replace(path, path)
 
 
-# %% claim: Where the save fails
 # null: what is half written stays
 Path.unlink = lambda self, missing_ok=False: None
 
-# %% claim: Where the save fails
 # null: another file's remains go too
 remove_partial_files = lambda path: [p.unlink() for p in path.parent.glob("*.part")]
 
@@ -21,7 +19,6 @@ remove_partial_files = lambda path: [p.unlink() for p in path.parent.glob("*.par
 # null: the numbers in another order
 data = data[:-12] + data[-4:] + data[-12:-4]
 
-# %% claim: The same tensors and text
 # null: the file holds the time
 write_as_it_is, times = write_tensors, iter("123")
 write_tensors = lambda path, tensors, text: write_as_it_is(
@@ -32,11 +29,9 @@ write_tensors = lambda path, tensors, text: write_as_it_is(
 # null: the checksum is not compared
 with_checksum = alone
 
-# %% claim: With the checksum, not one
 # null: the library refuses as much
 alone = Counter({"refused": len(met)})
 
-# %% claim: With the checksum, not one
 # null: no bit of a number is accepted by the library
 met = [*met[: -12 * 8], *[("refused", "refused")] * 12 * 8]
 
@@ -44,11 +39,9 @@ met = [*met[: -12 * 8], *[("refused", "refused")] * 12 * 8]
 # null: every file is accepted
 complaints = dict.fromkeys(complaints, "accepted")
 
-# %% claim: Each of these files
 # null: the foreign part is not seen
 complaints["a foreign part"] = "accepted"
 
-# %% claim: Each of these files
 # null: every file is refused
 complaint = lambda content: "refused"
 
@@ -56,7 +49,6 @@ complaint = lambda content: "refused"
 # null: the optimizer's state is not taken up
 torch.optim.Adam.load_state_dict = lambda self, state: None
 
-# %% claim: An optimizer taken up
 # null: the state makes no difference: plain gradient descent
 torch.optim.Adam = lambda weights, lr: torch.optim.SGD(weights, lr)
 
@@ -65,7 +57,6 @@ torch.optim.Adam = lambda weights, lr: torch.optim.SGD(weights, lr)
 load = torch.load
 torch.load = lambda file, **options: load(file, **{**options, "weights_only": False})
 
-# %% claim: A forged state is refused
 # null: every state is refused
 # raises: ValueError
 
@@ -78,7 +69,6 @@ def read_training_state(path):
 # null: only names are compared
 foreign_parts = lambda model: {}
 
-# %% claim: A GELU in the place
 # null: the part has other weights
 calls = iter("12")
 Transformer.state_dict = lambda self: {next(calls): None}

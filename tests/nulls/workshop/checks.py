@@ -2,15 +2,12 @@
 # null: the mask is boolean
 weights = F.scaled_dot_product_attention(query, key, value, hide_last)
 
-# %% claim: PyTorch accepts all five
 # null: as many keys as values
 moved = torch.tensor(0.0)
 
-# %% claim: PyTorch accepts all five
 # null: the fused kernel in place of the plain one
 sdpa_kernel = lambda backend: torch.no_grad()
 
-# %% claim: PyTorch accepts all five
 # null: weights loaded under their own names
 fresh.load_state_dict(other.state_dict())
 
@@ -18,6 +15,5 @@ fresh.load_state_dict(other.state_dict())
 # null: looking does no harm
 survived["always looks"] = survived["ours"]
 
-# %% claim: A check that always looks
 # null: ours never looks
 require_ids = lambda ids, vocab_size: None

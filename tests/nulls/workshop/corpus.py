@@ -6,11 +6,9 @@ pooch.core.hash_matches = lambda *arguments, **options: True
 fetch(changed, right, folder / "changed")
 pooch.core.hash_matches = matches
 
-# %% claim: The first file is kept
 # null: the third is asked for after a refusal
 asked.append(multi30k_name("tok", [*SPLITS][2], "en"))
 
-# %% claim: The first file is kept
 # null: nothing is kept of a download that fails
 folder = folder / "nothing"
 (folder / "changed").mkdir(parents=True)
@@ -30,7 +28,6 @@ def read_pairs(folder, text, split, source, target):
     return list(zip(*lines, strict=False))
 
 
-# %% claim: The plain form reads
 # null: a lost line leaves its place empty
 import shutil
 
@@ -49,7 +46,6 @@ def read_pairs(folder, *arguments):
 # null: str.splitlines
 read_lines = lambda path: path.read_text("utf-8").splitlines()
 
-# %% claim: A line separator or a carriage return
 # null: split at the line feed alone
 read_lines = lambda path: path.read_bytes().decode().removesuffix("\n").split("\n")
 
@@ -62,7 +58,6 @@ counts = {**counts, "as_tokenized_agrees": agrees}
 # null: lower case alone
 moses_style = lambda sentence: " ".join(sentence.lower().split())
 
-# %% claim: Applied twice, it gives
 # null: every sign is escaped again
 style = moses_style
 moses_style = lambda sentence: style(sentence).replace("&", "&amp;")

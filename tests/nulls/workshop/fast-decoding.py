@@ -6,7 +6,6 @@ plain_times = [rows * plain_times[0] for rows in row_counts]
 # null: the maps exchanged
 query, key = key, query
 
-# %% claim: The packed product gives
 # null: both halves alike
 key = query
 
@@ -15,7 +14,6 @@ key = query
 pack = PackedLinear.pack
 PackedLinear.pack = lambda *layers, scale_first=1.0: pack(*layers)
 
-# %% claim: On the shipped model and 100
 # null: the rows of the past are not exchanged
 reorder = FastState.reorder
 FastState.reorder = lambda self, rows: reorder(self, rows.sort().values)
@@ -24,7 +22,6 @@ FastState.reorder = lambda self, rows: reorder(self, rows.sort().values)
 # null: packing makes no difference
 fast_times = plain_times
 
-# %% claim: With one sentence the fast step
 # null: reordering copies the past
 reorders = {(name, at): reorders["plain", at] for name, at in reorders}
 
@@ -33,13 +30,11 @@ reorders = {(name, at): reorders["plain", at] for name, at in reorders}
 packable = lambda model: True
 has_hooks = lambda model: False
 
-# %% claim: A hook on a linear map
 # null: nothing is packed, so that nothing would have been passed over
 FastDecoder.prefill = lambda self, *arguments: CachedDecoder(self.model).prefill(
     *arguments
 )
 
-# %% claim: A hook on a linear map
 # null: no forward pass is refused
 import transformer.decoding.step
 
@@ -53,7 +48,6 @@ rates = lambda *case: {
     "ours": rates_of(*case).get("chapter 13", 0.0),
 }
 
-# %% claim: For one sentence the packed step is at least twice
 # null: the compiled step brings nothing
 rates_of = rates
 rates = lambda *case: {**rates_of(*case), "compiled": rates_of(*case)["ours"]}

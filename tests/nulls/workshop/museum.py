@@ -2,7 +2,6 @@
 # null: nothing was changed
 named = {change: [] for change in CHANGES}
 
-# %% claim: Nine changes are named
 # null: one cause for everything
 named = {change: ["future-leak-no-mask"] for change in CHANGES}
 
@@ -10,6 +9,5 @@ named = {change: ["future-leak-no-mask"] for change in CHANGES}
 # null: both are log-softmax
 twice = harmless
 
-# %% claim: A softmax before CrossEntropyLoss
 # null: both are softmax
 harmless = twice

@@ -2,11 +2,9 @@
 # null: no elision
 _elide = tuple
 
-# %% claim: The grammar writes the running
 # null: adjectives do not agree
 _agree = lambda adjective, gender, plural, following="": adjective.masculine
 
-# %% claim: The grammar writes the running
 # null: *his* for everybody
 _THEIRS = {**_THEIRS, "her": _THEIRS["his"]}
 
@@ -23,7 +21,6 @@ _frames = lambda: {
     for kind, frames in frames_of().items()
 }
 
-# %% claim: In these frames each choice
 # null: a choice that only English shows
 frames_of = _frames
 _frames = lambda: {
@@ -59,7 +56,6 @@ _frames = lambda: {
     for kind, frames in frames_of().items()
 }
 
-# %% claim: Of 100,000 fillings of frames
 # null: the same frames twice
 frames_of = _frames
 _frames = lambda: {**frames_of(), ("once", "more"): frames_of()["mood", "names"]}
@@ -77,7 +73,6 @@ def _random_pair(rng):
     return frame.fill(rng)
 
 
-# %% claim: Drawn in this way
 # null: a frame drawn evenly from all frames
 _random_pair = lambda rng: rng.choice(every_frame).fill(rng)
 
@@ -85,7 +80,6 @@ _random_pair = lambda rng: rng.choice(every_frame).fill(rng)
 # null: nothing is held out
 HELD_OUT = frozenset()
 
-# %% claim: In each of the three tables every word
 # null: held out at random, as many
 combinations = [
     frozenset(pair)
@@ -98,10 +92,8 @@ combinations = [
 ]
 HELD_OUT = set(random.Random(0).sample(combinations, len(HELD_OUT)))
 
-# %% claim: In each of the three tables every word
 # null: forms are taken for words of their own
 root_words = lambda: {word: word for pair in HELD_OUT for word in pair}
 
-# %% claim: In each of the three tables every word
 # null: everything is held out
 is_held_out = lambda words: True

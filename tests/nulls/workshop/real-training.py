@@ -6,7 +6,6 @@ kept_share = lambda step, decay: decay
 # null: divided by each shard's own
 by_all = own
 
-# %% claim: Divided by all labels
 # null: the divisor makes no difference
 own = by_all
 
@@ -25,7 +24,6 @@ def plain_training(*arguments):
     return losses
 
 
-# %% claim: The plain loop and
 # null: the last weights, not the best average
 TrainingState.give_best_weights, give = (
     lambda self: None,
@@ -40,7 +38,6 @@ def train_translator(*arguments):
     TrainingState.give_best_weights = lambda self: None
 
 
-# %% claim: The plain loop and
 # null: the seed makes no difference
 replaced = replace
 replace = lambda config, seed=None, **changes: replaced(config, **changes)
@@ -50,7 +47,6 @@ replace = lambda config, seed=None, **changes: replaced(config, **changes)
 newest_of = newest
 newest = lambda name: newest_of("whole" if name == "left" else name)
 
-# %% claim: All three runs end
 # null: taken up with a new Adam
 torch.optim.Adam.load_state_dict = lambda self, state: None
 runs = runs / "null"
@@ -58,7 +54,6 @@ whole = run("whole")
 run("cut", 9)
 again = run("cut")
 
-# %% claim: All three runs end
 # null: the damaged state is taken up
 older = again
 
@@ -66,15 +61,12 @@ older = again
 # null: the loss is taken after the update
 anew = [*anew[:30], *anew[31:], anew[-1]]
 
-# %% claim: After the same thirty steps
 # null: nothing is thrown away
 anew = kept
 
-# %% claim: After the same thirty steps
 # null: behind no more than the steps are noisy
 anew = [*kept[:31], *sorted(kept[31:])]
 
-# %% claim: After the same thirty steps
 # null: the first moment is what matters
 half = anew
 
@@ -85,7 +77,6 @@ translation_model = lambda types, sizes: with_tie(
     types, {**sizes, "tie_embeddings": False}
 )
 
-# %% claim: Tiny has 2.57 million
 # null: a vocabulary of a tenth
 PRESETS["tiny"] = PRESETS["tiny"]._replace(vocab_size=PRESETS["tiny"].vocab_size // 10)
 
@@ -95,13 +86,11 @@ runs = Path(tempfile.mkdtemp())
 text_run("text-whole")
 text_run("text-cut", 10)
 
-# %% claim: The language model's run that was cut short ends in the
 # null: the run of another seed in place of the one cut short
 runs = Path(tempfile.mkdtemp())
 text_run("text-whole")
 text_run("text-cut", seed=2)
 
-# %% claim: The language model's run that was cut short ends in the
 # null: an untrained model
 best = TextGenerator(
     language_model(text.tokenizer.vocab_size, text_sizes), text.tokenizer
@@ -114,6 +103,5 @@ in_one_go[-1] = in_one_go[-1]._replace(
 # null: the jump is the first step's: left out, there is none
 no_first_step = kept
 
-# %% claim: After the same thirty steps
 # null: warm-up does not help
 warmed_up = anew

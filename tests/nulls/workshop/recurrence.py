@@ -10,7 +10,6 @@ def open_second(x):
 
 torch.Tensor.sigmoid = open_second
 
-# %% claim: The two formulas compute
 # null: the GRU's reset gate left open
 sigmoid, calls = torch.Tensor.sigmoid, []
 
@@ -29,12 +28,10 @@ chains = lambda kind, clauses: chains_of(
     kind.replace("with attention", "without"), clauses
 )
 
-# %% claim: All have one clause right
 # null: the longer training makes no difference
 chains_of = chains
 chains = lambda kind, clauses: chains_of(kind.removesuffix(", six times"), clauses)
 
-# %% claim: All have one clause right
 # null: a network as wide as attention's
 weights_of = {**weights_of, "without, wide": weights_of["with attention"]}
 
@@ -42,7 +39,6 @@ weights_of = {**weights_of, "without, wide": weights_of["with attention"]}
 # null: an untrained translator
 translator = train_translator(20, with_attention=True, seed=0, steps=0)
 
-# %% claim: In chains of one clause
 # null: each word aligned with itself, *in* too
 translator = lambda french, english: (
     None,
@@ -57,7 +53,6 @@ chain["LSTM"] = [
     longest_chain(fused(torch.randn(n, 16, requires_grad=True))[0]) for n in lengths
 ]
 
-# %% claim: A recurrent layer of PyTorch
 # null: attention's chain grows with the words
 chain["attention"] = lengths
 
@@ -65,11 +60,9 @@ chain["attention"] = lengths
 # null: all as fast as attention
 clock = dict.fromkeys(clock, clock["attention"])
 
-# %% claim: At 256 words attention takes
 # null: attention's time per word does not grow
 clock["attention"] = {**clock["attention"], 1024: clock["attention"][256]}
 
-# %% claim: At 256 words attention takes
 # null: the LSTM is run step by step
 clock["LSTM"] = clock["GRU"]
 
@@ -77,15 +70,12 @@ clock["LSTM"] = clock["GRU"]
 # null: gates are enough: the open gate for all
 reach = {**reach, "LSTM": draws(open_gate, 32)[:, None].expand(-1, len(distances))}
 
-# %% claim: At 32 words the gradient
 # null: a small W does it alone
 parts["RNN: small W alone"] = parts["RNN: both"]
 
-# %% claim: At 32 words the gradient
 # null: an orthogonal U does it alone
 parts["RNN: orthogonal U alone"] = parts["RNN: both"]
 
-# %% claim: At 32 words the gradient
 # null: the forget bias makes no difference
 sweep = dict.fromkeys(sweep, sweep[1])
 
@@ -93,11 +83,9 @@ sweep = dict.fromkeys(sweep, sweep[1])
 # null: all guess
 far_runs = torch.full_like(far_runs, 1 / LETTERS)
 
-# %% claim: One letter, in all three runs
 # null: all learn every distance
 far_runs = torch.ones_like(far_runs)
 
-# %% claim: One letter, in all three runs
 # null: what the gradient reaches is learned
 far_runs = far_runs.clone()
 kinds_in_order = list(networks)
@@ -109,11 +97,9 @@ last_runs = {
     kind: torch.full_like(runs, 1 / LETTERS) for kind, runs in last_runs.items()
 }
 
-# %% claim: Any of sixteen letters
 # null: the open gate helps
 last_runs["LSTM, open gate"] = last_runs["LSTM"] + 0.1
 
-# %% claim: Any of sixteen letters
 # null: convolutions name half of them
 last_runs["convolutions"] = (last_runs["attention"] + last_runs["convolutions"]) / 2
 
@@ -121,7 +107,6 @@ last_runs["convolutions"] = (last_runs["attention"] + last_runs["convolutions"])
 # null: all guess
 live = {kind: {"right": [1 / LETTERS]} for kind in live}
 
-# %% claim: Twenty steps back
 # null: the gate makes no difference
 live["LSTM"] = live["LSTM, open gate"]
 
@@ -129,7 +114,6 @@ live["LSTM"] = live["LSTM, open gate"]
 # null: the rate makes no difference
 by_rate = {(kind, rate): by_rate[kind, 0.004] for kind, rate in by_rate}
 
-# %% claim: At a quarter of the rate
 # null: the smallest rate serves all
 by_rate = dict.fromkeys(by_rate, by_rate["RNN, orthogonal", 0.001])
 
@@ -142,6 +126,5 @@ last_runs["GRU"] = last_runs["LSTM"]
 weights = weights.clone()
 weights[0, english.index("in"), french.index("en")] = 0.5
 
-# %% claim: In chains of one clause
 # null: *and* looks elsewhere
 weights = weights.roll(1, -1)

@@ -3,7 +3,6 @@
 batches = as_they_come
 shares = [1 - tokens / positions(each) for each in (as_they_come, batches)]
 
-# %% claim: Of batches of 64
 # null: the translations stay in the order of the batches
 translate = translator.translate
 translator.translate = lambda found: (
@@ -19,23 +18,19 @@ lists = {
     for size, found in lists.items()
 }
 
-# %% claim: The log-probability is
 # null: the list is not sorted by score
 lists = {
     size: sorted(found, key=lambda each: each.text) for size, found in lists.items()
 }
 
-# %% claim: The log-probability is
 # null: a wider beam does not find it either
 places = {}
 
-# %% claim: The log-probability is
 # null: there is no length penalty
 lists = {
     size: translator.n_best([sentence], size, length_penalty=0.0)[0] for size in lists
 }
 
-# %% claim: The log-probability is
 # null: one of the four has *black*
 lists[4] = [lists[4][0]._replace(text=right), *lists[4][1:]]
 
