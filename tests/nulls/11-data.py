@@ -50,7 +50,7 @@ test = sample_pairs(1000, seed=2, held_out=None)
 # null: nothing is held out
 HELD_OUT = frozenset()
 
-# %% claim: With combinations held out, no
+# %% claim: With combinations held out, every
 # null: a second random split in place of the held-out one
 leaks["held out"] = leaks["random"]
 

@@ -9,7 +9,7 @@ query, key = key, query
 # null: both halves alike
 key = query
 
-# %% claim: On the shipped model and 100
+# %% claim: On 101 sentences all three
 # null: queries are not scaled
 pack = PackedLinear.pack
 PackedLinear.pack = lambda *layers, scale_first=1.0: pack(*layers)
@@ -25,7 +25,7 @@ fast_times = plain_times
 # null: reordering copies the past
 reorders = {(name, at): reorders["plain", at] for name, at in reorders}
 
-# %% claim: A hook on a linear map
+# %% claim: A hook, a replaced
 # null: packed whatever the modules are
 packable = lambda model: True
 has_hooks = lambda model: False
