@@ -80,17 +80,19 @@ class PartsMap:
         )
 
     def shapes(self, part: Piece) -> str:
-        """The shapes of its parameters, equal ones counted together."""
+        """Its matrices and vectors in words, equal ones counted together."""
         if not part.path:
             return ""
         found = Counter(
-            " × ".join(f"{size:,}" for size in weight.shape)
-            for weight in self.modules[part.path].parameters()
+            tuple(weight.shape) for weight in self.modules[part.path].parameters()
         )
-        return ", ".join(
-            f"{count} of {shape}" if count > 1 else shape
-            for shape, count in found.items()
-        )
+        words = []
+        for shape, count in found.items():
+            flat = len(shape) == 1
+            one, many = ("vector", "vectors") if flat else ("matrix", "matrices")
+            name = f"{count} {many}" if count > 1 else f"a {one}"
+            words.append(f"{name} of " + " × ".join(f"{size:,}" for size in shape))
+        return ", ".join(words)
 
     def _repr_html_(self) -> str:
         numbers = {id(part): place for place, part in enumerate(self.parts())}
@@ -138,8 +140,9 @@ class PartsMap:
         size, times = self.size(part), self.times(part)
         held = "It holds no parameters."
         if size:
-            held = f"Its parameters: {self.shapes(part)}, together {size:,}"
-            held += f"; the {times} of them {size * times:,}." if times > 1 else "."
+            held = f"Its parameters: {self.shapes(part)}, together {size:,}."
+            if times > 1:
+                held += f" The {times} layers hold {size * times:,}."
         words = f"chapter {int(part.page[:2])}"
         name, does = html.escape(part.name), html.escape(part.does)
         link = (

@@ -217,12 +217,13 @@ def test_parts_hold_what_the_model_holds() -> None:
     feed_forward, attention, table, softmax = view.parts()
     assert [view.times(part) for part in view.parts()] == [2, 2, 1, 1]
     assert view.size(attention) == 4 * (8 * 8 + 8)
-    assert view.shapes(attention) == "4 of 8 × 8, 4 of 8"
-    assert view.shapes(feed_forward) == "16 × 8, 16, 8 × 16, 8"
+    assert view.shapes(attention) == "4 matrices of 8 × 8, 4 vectors of 8"
+    wide, narrow = "a matrix of 16 × 8, a vector of 16", "a matrix of 8 × 16"
+    assert view.shapes(feed_forward) == f"{wide}, {narrow}, a vector of 8"
     assert (view.size(table), view.size(softmax)) == (72, 0)
     page = view._repr_html_()
     assert "&lt;self_attention&gt;" in page
-    assert "together 288; the 2 of them 576." in page
+    assert "together 288. The 2 layers hold 576." in page
     assert page.count(" checked>") == 1
     assert "<script" not in page
     assert "@key" not in page
