@@ -1,6 +1,8 @@
 """Folders and files of other libraries' language models: text in, text out."""
 
+import dataclasses
 import json
+import re
 import struct
 import warnings
 
@@ -53,7 +55,7 @@ def tokenizer():
     return found
 
 
-def folder_of(kind, path, shards=1, dtype=torch.float32):
+def folder_of(kind, path, shards=1, dtype=torch.float32, end="safetensors"):
     """A folder as it is downloaded, and the model that it holds."""
     model = library_model(kind).to(dtype)
     model.config.save_pretrained(path)
@@ -61,27 +63,35 @@ def folder_of(kind, path, shards=1, dtype=torch.float32):
     state = {name: x.clone() for name, x in model.state_dict().items()}
     if kind == "gpt2":
         del state["lm_head.weight"]  # its table, which such files keep once
+    write, stem = (
+        (save_file, "model") if end == "safetensors" else (torch.save, "pytorch_model")
+    )
     if shards == 1:
-        save_file(state, path / "model.safetensors")
+        write(state, path / f"{stem}.{end}")
         return model
     weight_map = {}
     for number in range(shards):
-        name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        name = f"{stem}-{number + 1:05}-of-{shards:05}.{end}"
         part = {key: state[key] for key in sorted(state)[number::shards]}
-        save_file(part, path / name)
+        write(part, path / name)
         weight_map |= dict.fromkeys(part, name)
     index = {"metadata": {}, "weight_map": weight_map}
-    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (path / f"{stem}.{end}.index.json").write_text(json.dumps(index))
     return model
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_folder_is_continued_as_the_library_does(kind, shards, tmp_path):
-    theirs = folder_of(kind, tmp_path, shards)
+@pytest.mark.parametrize("end", ["safetensors", "bin"])
+def test_a_folder_is_continued_as_the_library_does(kind, shards, end, tmp_path):
+    theirs = folder_of(kind, tmp_path, shards, end=end)
     text = PretrainedGenerator.load(tmp_path)
     prompt = "Once upon a Zoë 猫\n"
     found = text.generate(prompt, 12, temperature=1e-6)
+    pieces = list(text.stream(prompt, 12, temperature=1e-6))
+    assert "".join(pieces) == found
+    assert pieces[0] == prompt
+    assert len(pieces) > 3
     ids = tokenizer().encode(prompt).ids
     expected = theirs.generate(
         torch.tensor([ids]),
@@ -107,6 +117,12 @@ def test_bfloat16_stays_bfloat16_and_a_text_ends_at_the_last_position(tmp_path):
         text.generate("a b c d e f g h " * 9)
     with pytest.raises(ValueError, match="a prompt needs at least one token"):
         text.generate("")
+
+
+def replaced(path):
+    """Where weights of the older kind lie, in place of these."""
+    path.unlink()
+    return path.with_name("pytorch_model.bin")
 
 
 def write(path, text):
@@ -136,6 +152,21 @@ def write(path, text):
             lambda p: (p / "model.safetensors").write_bytes(b"x" * 99),
             ValueError,
             r"model\.safetensors is not a whole safetensors file",
+        ),
+        (
+            lambda p: torch.save({"x": p}, replaced(p / "model.safetensors")),
+            ValueError,
+            r"pytorch_model\.bin is not a whole file of weights, or holds more than",
+        ),
+        (
+            lambda p: torch.save([1], replaced(p / "model.safetensors")),
+            ValueError,
+            r"pytorch_model\.bin holds list, no weights by name",
+        ),
+        (
+            lambda p: replaced(p / "model.safetensors").write_bytes(b"x" * 99),
+            ValueError,
+            r"pytorch_model\.bin is not a whole file of weights, or holds more than",
         ),
         (
             lambda p: write(p / "config.json", '{"model_type": "gemma"}'),
@@ -169,11 +200,11 @@ def test_a_folder_at_fault_is_named_in_one_line(spoil, error, said, tmp_path, ca
     spoil(tmp_path)
     with pytest.raises(error, match=said):
         PretrainedGenerator.load(tmp_path)
-    if (tmp_path / "config.json").exists():
-        assert main(["generate", "--weights", str(tmp_path), "Once"]) != 0
-        shown = capsys.readouterr()
-        assert not shown.out
-        assert len(shown.err.splitlines()) == 1
+    assert main(["generate", "--weights", str(tmp_path), "Once"]) != 0
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert len(shown.err.splitlines()) == 1
+    assert re.search(said, shown.err)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path):
@@ -219,4 +250,37 @@ def test_the_command_continues_with_a_folder(tmp_path, capsys):
     folder_of("gpt2", tmp_path)
     args = ["generate", "--weights", str(tmp_path), "--length", "4", "Once upon"]
     assert main([*args, "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.startswith("Once upon")
+    found = capsys.readouterr().out
+    assert found.startswith("Once upon")
+    assert main([*args, "--device", "cpu", "--stream"]) == 0
+    assert capsys.readouterr().out == found
+
+
+def test_a_stream_ends_with_the_text_and_keeps_characters_whole(tmp_path):
+    folder_of("llama", tmp_path)
+    text = PretrainedGenerator.load(tmp_path)
+    drawn = [torch.Generator().manual_seed(3) for _ in range(2)]
+    found = text.generate("Once", 1000, generator=drawn[0])
+    pieces = list(text.stream("Once", 1000, generator=drawn[1]))
+    assert "".join(pieces) == found
+    assert "\ufffd" in found  # bytes that belong to no character
+    (end,) = text.tokenizer.encode(found[4])  # what it writes first
+    text.model.config = dataclasses.replace(text.model.config, eos_id=end)
+    again = text.stream("Once", 1000, generator=torch.Generator().manual_seed(3))
+    assert "".join(again) == "Once"
+
+    # Two bytes of é come as one piece, when the second is there.
+    first, second = text.tokenizer.encode("é")
+    ids = iter([[first], [second], [first], [first]])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            "transformer.pretrained.generator.sample", lambda *_: [next(ids)]
+        )
+        assert list(text.stream("a", 4)) == ["a", "é", "\ufffd\ufffd"]
+
+
+def test_a_translators_folder_is_named_as_one(tmp_path, capsys):
+    write(tmp_path / "config.json", '{"model_type": "marian"}')
+    assert not PretrainedGenerator.reads(tmp_path)
+    assert main(["generate", "--weights", str(tmp_path), "Once"]) != 0
+    assert len(capsys.readouterr().err.splitlines()) == 1

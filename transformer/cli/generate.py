@@ -7,7 +7,6 @@ from typing import Any
 import click
 import torch
 
-from transformer.beyond.text_generator import TextGenerator
 from transformer.cli.console import (
     is_terminal,
     print_error,
@@ -36,7 +35,11 @@ __all__ = ["generate"]
 
 @click.command(cls=Command, short_help="Continue a text with a language model.")
 @click.argument("prompts", metavar="[PROMPT]...", nargs=-1)
-@option("--weights", RUN_OR_FILE, "What train --task lm wrote.", required=True)
+@option(
+    *("--weights", RUN_OR_FILE),
+    "What train --task lm wrote, a folder of GPT-2 or Llama, or a file of llama2.c.",
+    required=True,
+)
 @option("--length", COUNT, "How many tokens to add.", 100)
 @option("--temperature", number(0, min_open=True), "Lower is more predictable.", 0.8)
 @option("--top-p", number(0, 1, min_open=True), "Lower leaves out rare tokens.", 0.95)
@@ -80,13 +83,10 @@ def generate(
     unknown: list[list[str]] = []
     choices: Any = {"temperature": temperature, "top_p": top_p, "generator": random}
 
-    if stream and not isinstance(text, TextGenerator):
-        raise ValueError("--stream is for the models that train writes")
-
     def write(prompt: str) -> None:
         if isinstance(text.tokenizer, SubwordTokenizer):
             unknown.append(text.tokenizer.unknown_characters(prompt))
-        if stream and isinstance(text, TextGenerator):
+        if stream:
             for piece in text.stream(prompt, length, **choices):
                 print(piece, end="", flush=True)
             print()

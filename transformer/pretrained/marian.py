@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -362,7 +361,7 @@ def read_marian(
     _require_vocabulary(
         folder / "vocab.json", vocabulary, setting(settings, "vocab_size")
     )
-    model = from_marian(_read_state(folder), settings)
+    model = from_marian(read_weights(folder), settings)
     special_ids = model.config.pad_id, model.config.bos_id, model.config.eos_id
     sides = []
     for name, is_source in (("source.spm", True), ("target.spm", False)):
@@ -393,17 +392,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidValue(f"{path} is not a JSON object")
     return found
-
-
-def _read_state(folder: Path) -> Mapping[str, Tensor]:
-    path = folder / "pytorch_model.bin"
-    if (folder / "model.safetensors").is_file() or not path.is_file():
-        return read_weights(folder)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (EOFError, OSError, RuntimeError, ValueError, UnpicklingError) as error:
-        reason = str(error).partition("\n")[0][:200]
-        raise InvalidValue(f"{path} is not a whole file of weights: {reason}") from None
-    if not isinstance(state, Mapping):
-        raise InvalidValue(f"{path} holds {type(state).__name__}, no weights by name")
-    return state
