@@ -498,9 +498,7 @@ def test_tokenised_text_that_is_taken_as_raw_is_named(capsys, own, tmp_path, tex
     assert (named in errors) == (text == "raw")
 
 
-@pytest.mark.parametrize(
-    "option", ["--d-model", "--max-length", "--vocab-size", "--layers", "--d-ff"]
-)
+@pytest.mark.parametrize("option", ["--max-length", "--vocab-size", "--layers"])
 def test_a_billion_is_refused_before_it_is_taken(capsys, own, tmp_path, option):
     began = time.perf_counter()
     code, output, errors = run(
@@ -639,7 +637,7 @@ def test_own_sentences_need_no_home_folder(capsys, monkeypatch, own, tmp_path):
     assert "there is no home folder to keep Multi30k in: give --data" in errors
 
 
-def test_a_folder_called_tok_changes_no_text(capsys, monkeypatch, own, tmp_path):
+def test_a_folder_called_tok_changes_no_text(capsys, own, tmp_path):
     mine = tmp_path / "mine"
     shutil.copytree(own, mine)
     (mine / "tok").mkdir()

@@ -192,7 +192,7 @@ def test_a_beam_wide_enough_for_all_finds_the_best_of_all(length_penalty, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_greedy_search_is_a_beam_of_one_in_every_precision(dtype):
     rng = random.Random(0)
-    for seed in range(40):
+    for seed in range(16):
         model = random_model(seed, rng.choice([1, 2]), norm_first=seed % 2 == 0)
         model.to(dtype)
         batch, longest = random_case(rng)
