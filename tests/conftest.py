@@ -67,3 +67,14 @@ def whole_run(dataset, tmp_path_factory):
     _, reported = run_steps(dataset, folder)
     assert reported == []
     return folder
+
+
+@pytest.fixture(scope="session")
+def book(tmp_path_factory):
+    """A text of a hundred lines; do not write into it."""
+    from transformer.phrasebook.grammar import sample_pairs
+
+    path = tmp_path_factory.mktemp("text") / "book.txt"
+    lines = [" ".join(pair.english) for pair in sample_pairs(100, seed=0)]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path

@@ -287,7 +287,6 @@ def test_a_folder_is_refused_and_stays(tmp_path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps an open file's name")
-@pytest.mark.skipif(os.name == "nt", reason="Windows keeps an open file's name")
 def test_threads_that_write_one_file_do_not_meet(tmp_path) -> None:
     path = tmp_path / "file"
 

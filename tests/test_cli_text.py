@@ -15,7 +15,6 @@ from small_runs import ENVIRONMENT, ROOT, assert_same_run
 from transformer.beyond.language_model import LanguageModel
 from transformer.cli import main
 from transformer.cli.resources import memory_needed
-from transformer.phrasebook.grammar import sample_pairs
 from transformer.training.run_folder import read_metrics
 from transformer.training.text_trainer import TEXT_PRESET, language_model
 
@@ -27,15 +26,6 @@ OPTIONS = [
     *("--warmup-steps", "5", "--learning-rate", "0.02", "--save-every", "4"),
 ]
 PHRASEBOOK = str(ROOT / "transformer" / "weights" / "phrasebook.safetensors")
-
-
-@pytest.fixture(scope="module")
-def book(tmp_path_factory):
-    """A text of a hundred lines."""
-    path = tmp_path_factory.mktemp("text") / "book.txt"
-    lines = [" ".join(pair.english) for pair in sample_pairs(100, seed=0)]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +128,6 @@ def test_train_says_how_it_goes_and_generate_uses_it(capsys, book, tmp_path):
     assert result["bits_per_character"] == pytest.approx(bits, abs=1e-3)
     pytest.importorskip("matplotlib")
     assert run(capsys, "plot", out, "--out", tmp_path / "curves.svg")[0] == 0
-
-
-def test_a_training_that_diverges_is_not_done(capsys, book, tmp_path):
-    arguments = ["train", "--task", "lm", "--data", book, *OPTIONS]
-    arguments += ["--epochs", "1", "--batch-tokens", "9999", "--learning-rate", "1e30"]
-    code, output, errors = run(capsys, *arguments, "--out", tmp_path / "run")
-    assert (code, output) == (2, "")
-    last = errors.splitlines()[-1]
-    assert "step 1 diverged, its validation loss is " in last
-    assert last.endswith(": try a lower learning rate")
 
 
 def test_generate_reads_a_prompt_a_line(capsys, monkeypatch, whole):

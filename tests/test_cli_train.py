@@ -107,7 +107,7 @@ def test_a_folder_without_a_run_is_not_gone_on_with(capsys, tmp_path):
     assert not out.exists()
 
 
-def test_a_refused_vocabulary_leaves_the_runs_own(data, whole, capsys, tmp_path):
+def test_a_refused_vocabulary_leaves_the_runs_own(whole, capsys, tmp_path):
     """Subwords that belong to a run are not replaced before another is accepted."""
     out = tmp_path / "run"
     shutil.copytree(whole, out)

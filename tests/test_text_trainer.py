@@ -17,7 +17,6 @@ from transformer.beyond.text_generator import (
     decode_text,
     encode_text,
 )
-from transformer.phrasebook.grammar import sample_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import Vocabulary, WordTokenizer
 from transformer.training.run_folder import read_metrics, read_run
@@ -34,15 +33,6 @@ SIZES |= {"max_length": 12}
 CONFIG = dataclasses.replace(
     TEXT_PRESET.training, epochs=3, batch_tokens=200, warmup_steps=5, learning_rate=0.02
 )
-
-
-@pytest.fixture(scope="module")
-def book(tmp_path_factory):
-    """A text of a hundred lines."""
-    path = tmp_path_factory.mktemp("text") / "book.txt"
-    lines = [" ".join(pair.english) for pair in sample_pairs(100, seed=0)]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +208,7 @@ def test_a_run_left_and_taken_up_ends_in_the_same_bits(dataset, whole, tmp_path,
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_another_text_is_another_run(dataset, whole, book, tmp_path):
+def test_another_text_is_another_run(whole, book, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(book.read_text("utf-8").replace("Jane", "Janet"), "utf-8")
     with pytest.raises(ValueError, match="has another run"):

@@ -275,7 +275,7 @@ def test_training_learns(dataset):
 
 
 @pytest.mark.plain
-def test_the_model_ends_with_the_best_average(dataset, whole_run, tmp_path):
+def test_the_model_ends_with_the_best_average(dataset, tmp_path):
     model = small_model(dataset)
     seen = {}
     for each in train_translator(model, dataset, CONFIG, tmp_path / "run"):

@@ -76,7 +76,7 @@ def test_exact_matches_are_greedy_translations(trained):
 
 
 @pytest.mark.plain  # checked shapes would make it slow
-def test_other_special_ids_train_as_well(trained):
+def test_other_special_ids_train_as_well():
     """Ids 0, 1, 2 are ordinary tokens here; the usual ones are 8, 9, 10."""
     model = small_model(pad_id=8, bos_id=9, eos_id=10)
     examples = [([a - 3, b - 3], [c - 3, d - 3]) for (a, b), (c, d) in EXAMPLES]

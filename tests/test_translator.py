@@ -513,7 +513,7 @@ def test_a_translator_without_a_name_is_refused(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.plain
-def test_a_tokenizer_that_lacks_something_is_refused_at_once(phrasebook):
+def test_a_tokenizer_that_lacks_something_is_refused_at_once():
     class Half:
         vocab_size, pad_id, bos_id = 29, 0, 1
         encode = decode = to_json = None
