@@ -2,58 +2,22 @@
 
 import pytest
 import torch
+from test_saved_model import GELU, SIZES, OwnDecode, OwnParts, small
 from torch import nn
-from torch.nn import functional as F
 
 from transformer import (
-    FeedForward,
     LanguageModel,
     LanguageModelConfig,
     Llama,
     LlamaConfig,
     MultiHeadAttention,
-    Transformer,
-    TransformerConfig,
 )
 from transformer.beyond.gpt2 import GPT2
 from transformer.beyond.modern import RMSNorm, exchange_parts
 from transformer.weights.classes import foreign_parts, require_known_parts
 
 pytestmark = pytest.mark.plain
-SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 32}
-LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 1}
-HERE = "tests.test_classes" if __name__.startswith("tests") else __name__
-
-
-class GELU(FeedForward):
-    """The same weights, another activation."""
-
-    def forward(self, x):
-        return self.contract(F.gelu(self.expand(x)))
-
-
-class OwnDecode(Transformer):
-    """A model that decodes in a way of its own."""
-
-    def decode(self, *arguments):
-        return super().decode(*arguments)
-
-
-class OwnParts(Transformer):
-    """A model whose constructor puts other parts in."""
-
-    def __init__(self, config) -> None:
-        super().__init__(config)
-        self.encoder.layers[0].feed_forward = GELU(config.d_model, config.d_ff)
-
-    def greet(self) -> str:
-        """A method that the Transformer has not."""
-        return "hello"
-
-
-def small(**choices) -> Transformer:
-    return Transformer(TransformerConfig(13, 13, **LAYERS, **SIZES, **choices))
-
+HERE = GELU.__module__
 
 MODELS = {
     "post-norm": small,
@@ -132,7 +96,7 @@ def test_a_method_of_ones_own_makes_a_part_foreign() -> None:
 def test_a_subclass_is_foreign_where_it_computes() -> None:
     config = small().config
     assert foreign_parts(OwnDecode(config)) == {"": f"{HERE}.OwnDecode"}
-    place = "encoder.layers.0.feed_forward"
+    place = "encoder.layers.1.feed_forward"
     assert foreign_parts(OwnParts(config)) == {place: f"{HERE}.GELU"}
     assert foreign_parts(nn.Linear(2, 2)) == {"": "torch.nn.modules.linear.Linear"}
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_pretrained import GPT, library
 from test_search import ALiBi, Deaf, HostReads
+from test_ties_and_wrappers import LoRA
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.flop_counter import FlopCounterMode
@@ -573,24 +574,12 @@ def test_parts_may_be_exchanged() -> None:
     assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
 
 
-class _Beside(nn.Module):
-    """A linear map with a low-rank update beside it, as LoRA makes one."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.base, self.down = base, nn.Linear(base.in_features, 2, bias=False)
-        self.up = nn.Linear(2, base.out_features, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) + self.up(self.down(x))
-
-
 @pytest.mark.parametrize("name", ["key_proj", "value_proj"])
 def test_a_projection_may_be_wrapped(name) -> None:
     model = small()
     for layer in model.encoder.layers:
         attention = layer.self_attention
-        setattr(attention, name, _Beside(getattr(attention, name)))
+        setattr(attention, name, LoRA(getattr(attention, name)))
     expected = [uncached(model, prompt, 8) for prompt in PROMPTS]
     assert greedy_search(PromptDecoder(model), PROMPTS, 8) == expected
 

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from small_runs import CONFIG, small_model
+from test_search import ALiBi
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,20 +37,6 @@ class GELU(FeedForward):
 
     def forward(self, x):
         return self.contract(F.gelu(self.expand(x)))
-
-
-class ALiBi(MultiHeadAttention):
-    """The same weights; the further a key, the lower its score."""
-
-    def attend(self, query, keys_values, mask=None, *positions):
-        split = query.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
-        scores = split @ keys_values.keys.transpose(-2, -1)
-        far = torch.arange(scores.size(-1)) - torch.arange(scores.size(-2))[:, None]
-        scores = scores - far.abs()
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -1e9)
-        heads = scores.softmax(-1) @ keys_values.values
-        return self.output_proj(heads.transpose(-3, -2).flatten(-2))
 
 
 class T5Attention(MultiHeadAttention):
