@@ -228,6 +228,15 @@ def test_the_answer_is_stepped_through_by_mouse_and_keys(phrasebook: Reader) -> 
         focused = phrasebook.page.evaluate("document.activeElement.dataset.key")
         assert focused == f"step-{step}"
     expect(phrasebook.page.locator("[role=status]")).to_have_text("Step 1: Jane.")
+    phrasebook.page.keyboard.press("End")
+    phrasebook.page.keyboard.press("ArrowLeft")
+    phrasebook.key("forth").focus()
+    for _ in range(2):
+        phrasebook.page.keyboard.press("Enter")
+    assert phrasebook.step == 5
+    expect(phrasebook.key("forth")).to_be_focused()
+    expect(phrasebook.key("forth")).to_have_attribute("aria-disabled", "true")
+    phrasebook.key("step-0").click()
     weights = phrasebook.page.locator(".live-pair ol").first.locator("li").first
     assert "Jane" in weights.inner_text()
 
@@ -267,18 +276,6 @@ def test_playing_goes_through_the_model_for_each_word(
     phrasebook.press("Play")
     phrasebook.press("Stop")
     assert page.locator(".live-playing").count() == 0
-
-
-def test_keys_go_on_from_where_the_focus_is(phrasebook: Reader) -> None:
-    phrasebook.key("step-3").focus()
-    phrasebook.page.keyboard.press("ArrowRight")
-    assert phrasebook.step == 4
-    phrasebook.key("forth").focus()
-    for _ in range(2):
-        phrasebook.page.keyboard.press("Enter")
-    assert phrasebook.step == 5
-    expect(phrasebook.key("forth")).to_be_focused()
-    expect(phrasebook.key("forth")).to_have_attribute("aria-disabled", "true")
 
 
 # Looking
@@ -538,21 +535,6 @@ def test_an_edited_weight_changes_what_comes_out_and_can_be_undone(
     assert phrasebook.words[1] != "visits"
     phrasebook.press("Undo all changes")
     assert phrasebook.words[1] == "visits"
-
-
-def test_a_slider_can_be_dragged(phrasebook: Reader) -> None:
-    phrasebook.key("key-5").click()
-    phrasebook.key("edit").scroll_into_view_if_needed()
-    box = phrasebook.key("edit").bounding_box()
-    mouse, middle = phrasebook.page.mouse, box["y"] + box["height"] / 2
-    mouse.move(box["x"] + 8, middle)
-    mouse.down()
-    for share in (0.3, 0.6, 0.75):
-        mouse.move(box["x"] + share * box["width"], middle)
-    mouse.up()
-    value = float(phrasebook.key("edit").input_value())
-    assert 0.65 < value < 0.85
-    assert f"{value:.3f} by hand" in phrasebook.detail
 
 
 def test_the_weight_that_is_dragged_stays_the_same_weight(
@@ -841,20 +823,15 @@ def test_all_words_can_be_seen_and_chosen(phrasebook: Reader) -> None:
     assert phrasebook.input.input_value() == "Jane visite l'Afrique"
 
 
-@pytest.mark.parametrize(
-    ("typed", "english"),
-    [
+def test_capitals_accents_and_last_signs_do_not_matter(phrasebook: Reader) -> None:
+    for typed, english in (
         ("marie VISITE paris ?", "Marie visits Paris"),
         ("JANE VEND SA VOITURE!!", "Jane sells her car"),
         ("Ma soeur est fatiguee...", "my sister is tired"),
-    ],
-)
-def test_capitals_accents_and_last_signs_do_not_matter(
-    phrasebook: Reader, typed: str, english: str
-) -> None:
-    phrasebook.type(typed)
-    assert phrasebook.problem == ""
-    assert " ".join(phrasebook.words) == english
+    ):
+        phrasebook.type(typed)
+        assert phrasebook.problem == ""
+        assert " ".join(phrasebook.words) == english
 
 
 def test_surprises_are_sentences_that_can_be_read(phrasebook: Reader) -> None:
@@ -965,7 +942,7 @@ def test_another_model_has_no_tour(
     assert reader.page.get_by_text("Take the tour").count() == 0
 
 
-def test_the_program_is_small(file: str) -> None:
+def test_the_program_is_small() -> None:
     text = script(Translator.phrasebook(), "x")
     program = text[: text.index("const style = ")]
     assert len(program.encode()) < 120_000
