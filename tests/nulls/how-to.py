@@ -1,4 +1,4 @@
-# %% claim: After seconds of training
+# %% claim: At least 90 of the
 # null: no training
 torch.manual_seed(0)
 untrained = Translator(Transformer(sizes).eval(), source, target, ("en", "digits"))
@@ -28,7 +28,7 @@ tuned.save(folder / "years.safetensors")
 # null: years that it has learned already
 translator = tuned
 
-# %% claim: A run that was cut short
+# %% claim: A run cut short and
 # null: left where it was cut short
 folder = folder / "left"
 resumed, _ = run("cut-short", stop_at=12)
@@ -39,7 +39,7 @@ torch.optim.Adam.load_state_dict = lambda self, state: None
 run("cut-short", stop_at=12)
 resumed, ended = run("cut-short")
 
-# %% claim: With a tokenizer of characters
+# %% claim: With characters for the
 # null: no training
 torch.manual_seed(0)
 model = Transformer(model.config).eval()
@@ -131,14 +131,14 @@ weights = maps.encoder[0].numpy()
 # null: another model was saved
 alone = Transformer(sizes).eval()
 
-# %% claim: Read in parts of 64
+# %% claim: Read in parts, a step
 # null: one part in place of all
 in_parts = smaller
 
 # null: the smaller batch is the whole one
 smaller = at_once
 
-# %% claim: With a byte-pair encoding
+# %% claim: With the other library
 # null: no training
 torch.manual_seed(0)
 by_their_pieces = Translator(
@@ -161,7 +161,7 @@ decoded = decoder_layer(x, memory)
 # null: padding is attended to
 hides_padding = torch.ones_like(hides_padding)
 
-# %% claim: It is not the plain attention
+# %% claim: With this attention
 # null: the plain attention
 QuietAttention.attend = MultiHeadAttention.attend
 
