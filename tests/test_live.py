@@ -14,13 +14,16 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Dialog, Locator, Page, expect
 from small_runs import load_dataset, run_steps, write_corpus
+from test_marian import write_folder
 
 from bookkit import BreakLab, explore
 from bookkit.lab import Part, Runs
 from transformer.cli import main
+from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
 from transformer.encoder import FeedForward
 from transformer.live import LIMIT, describe, describe_model, page, script, still
+from transformer.live.model import describe_tokenizer
 from transformer.maps import Head, attention_maps
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import sample_pairs, word_kinds
@@ -1300,6 +1303,32 @@ def test_a_file_is_read_once_for_its_page(tmp_path: Path, monkeypatch) -> None:
     out = tmp_path / "page.html"
     assert main(["explore", "--weights", str(tmp_path), "--out", str(out)]) == 0
     assert read == [tmp_path] * 2
+
+
+def test_a_folder_of_marian_translates_on_its_page(
+    reader: Reader, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    made, out = write_folder(tmp_path / "opus"), tmp_path / "page.html"
+    arguments = ["explore", "--weights", str(made), "--out", str(out)]
+    assert main(arguments) == 0
+    reader.open(out.as_uri())
+    sentence = "the cat sleeps in a garden"
+    reader.type(sentence)
+    translator = Translator.load(made)
+    ids = translator.encode(sentence)
+    (wanted,) = greedy_search(translator.model, [ids], translator.max_length_for(ids))
+    pieces = describe_tokenizer(translator.target_tokenizer)["pieces"]
+    assert reader.words == [pieces[index] for index in wanted][: len(reader.words)]
+    assert len(reader.words) > 1  # what is repeated is folded
+    shown = reader.page.locator(".live-token").all_inner_texts()
+    assert len(shown) == len(ids)
+    assert shown[-1] == "</s>"
+    monkeypatch.setattr("transformer.live.model.LIMIT", 10**4)
+    capsys.readouterr()
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "the limit is 10,000 parameters" in said
 
 
 def test_a_tokenizer_that_is_not_the_books_is_refused() -> None:

@@ -1,6 +1,7 @@
 """The live model's forward pass, in a real browser, held to PyTorch's."""
 
 import base64
+import io
 import json
 import random
 import re
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from playwright.sync_api import Browser, Page
+from test_marian import library_model
 
 from bookkit import broken
 from transformer.attention import attention_weights
@@ -22,6 +25,12 @@ from transformer.live.model import describe_tokenizer
 from transformer.maps import Head, ablate_heads
 from transformer.masks import causal_mask, padding_mask
 from transformer.model import Transformer, TransformerConfig
+from transformer.pretrained.marian import (
+    Marian,
+    MarianConfig,
+    MarianTokenizer,
+    from_marian,
+)
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import (
     UnknownWordError,
@@ -52,7 +61,8 @@ def ask(window: Page, script: str, given: Any) -> Any:
 
 
 def load(window: Page, model: Transformer) -> None:
-    described = describe_model(model, [[model.config.source_vocab_size - 1]])
+    last = model.config.source_vocab_size - 1
+    described = describe_model(model, [[last - (last == model.config.pad_id)]])
     window.evaluate("found => { model = engine.loadModel(found); }", described)
 
 
@@ -69,7 +79,8 @@ def unpack(packed: dict) -> dict[str, torch.Tensor]:
 def randomised(config: TransformerConfig, seed: int) -> Transformer:
     """A model in which nothing is 0 or 1: a bias left out would be seen."""
     torch.manual_seed(seed)
-    model = Transformer(config).eval()
+    kind = Marian if isinstance(config, MarianConfig) else Transformer
+    model = kind(config).eval()
     for name, weight in model.named_parameters():
         if weight.dim() == 1:
             middle = 1.0 if "norm.weight" in name else 0.0
@@ -103,6 +114,12 @@ def configurations() -> list[TransformerConfig]:
             max_length=draw.randint(14, 40),
         )
         found.append(config)
+    sizes = {"d_model": 24, "num_heads": 3, "d_ff": 20, "max_length": 24}
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 3}
+    ids = {"pad_id": 30, "bos_id": 29, "eos_id": 0}
+    for activation in ("swish", "gelu", "relu"):
+        more = {**sizes, **layers, **ids, "activation": activation}
+        found.append(MarianConfig(31, 31, **more))
     return found
 
 
@@ -190,7 +207,7 @@ def random_ids(draw: random.Random, size: int, config: TransformerConfig, most: 
     ]
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(23))
 def test_every_intermediate_is_pytorchs(window: Page, number: int) -> None:
     """And what greedy and beam search find is the same: 4 sentences a config."""
     config = configurations()[number]
@@ -377,6 +394,92 @@ def test_subwords_are_the_tokenizers(window: Page, text: str) -> None:
     for line, (ids, text) in zip(lines, found, strict=True):
         assert ids == tokenizer.encode(line), line
         assert text == tokenizer.decode(ids), line
+
+
+def test_the_librarys_marian_has_the_same_logits(window: Page) -> None:
+    """Their sines fill one half of the features, their cosines the other."""
+    theirs = library_model()
+    for weight in (*theirs.parameters(), theirs.final_logits_bias):
+        weight.data = weight.data.half().float()  # which a page may hold
+    load(window, from_marian(theirs.state_dict(), theirs.config))
+    read, written = [3, 17, 8, 0], [29, 5, 12, 12]
+    with torch.no_grad():
+        wanted = theirs(
+            torch.tensor([read]), decoder_input_ids=torch.tensor([written])
+        ).logits[0]
+    found = unpack(ask(window, "compute", {"source": read, "target": written}))
+    found_logits = found["logits"].view(4, -1)[:, :-1]  # without that of our padding
+    torch.testing.assert_close(found_logits, wanted, atol=1e-4, rtol=1e-4)
+
+
+def unigrams(lines: list[str], **options: Any) -> bytes:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=written,
+        vocab_size=500,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return written.getvalue()
+
+
+def marian_tokenizer(model: bytes) -> MarianTokenizer:
+    """With the ids that a file of MarianMT would give them, and a letter of its own."""
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    names = ["</s>", "<unk>", ">>fra<<", "猫"]
+    names += [pieces.id_to_piece(i) for i in range(3, len(pieces))] + ["<pad>"]
+    ids = {name: index for index, name in enumerate(names)}
+    size = len(names)
+    return MarianTokenizer(model, ids, (size, size - 1, 0), is_source=True)
+
+
+def test_pieces_are_sentencepieces(window: Page) -> None:
+    """On a third of the book's different words, lines of a page, and odd sentences."""
+    pages = texts()
+    tokenizer = marian_tokenizer(unigrams(pages[3].splitlines()))
+    types = sorted({word for page in pages for word in page.split()})
+    lines = [*types[::3], *pages[5].splitlines(), *ODD, "", "  ", " a  b ", "▁", "猫猫"]
+    lines += [
+        ">>fra<< one",
+        ">>fra<<one <<",
+        " >>fra<< two",
+        "<< a",
+        "\u200b",
+        "Ǆ ﬁ ㍿",
+    ]
+    found = ask(
+        window,
+        """([described, lines]) => {
+          const tokenizer = engine.makeTokenizer(described);
+          return lines.map(line => {
+            const ids = tokenizer.tokens(line).map(token => token.id);
+            return [ids, tokenizer.decode(ids)];
+          });
+        }""",
+        [describe_tokenizer(tokenizer), lines],
+    )
+    for line, (ids, text) in zip(lines, found, strict=True):
+        assert ids == tokenizer.encode(line), line
+        assert text == tokenizer.decode(ids), line
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_type": "bpe"},
+        {"treat_whitespace_as_suffix": True},
+        {"add_dummy_prefix": False},
+        {"remove_extra_whitespaces": False},
+        {"byte_fallback": True},
+        {"user_defined_symbols": "the"},
+    ],
+)
+def test_other_models_of_sentencepiece_are_refused(options: dict[str, Any]) -> None:
+    tokenizer = marian_tokenizer(unigrams(texts()[3].splitlines(), **options))
+    with pytest.raises(ValueError, match="SentencePiece the page reads unigram models"):
+        describe_tokenizer(tokenizer)
 
 
 def test_words_are_the_tokenizers(window: Page) -> None:

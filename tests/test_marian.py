@@ -148,10 +148,8 @@ def pieces(lines: list[str]) -> bytes:
     return written.getvalue()
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def write_folder(folder: Path) -> Path:
     """A folder as it is downloaded, with random weights."""
-    folder = tmp_path_factory.mktemp("marian") / "opus"
     folder.mkdir()
     names = ["</s>", "<unk>", ">>fra<<"]
     for name, lines in (("source.spm", LINES[2:]), ("target.spm", LINES[:2])):
@@ -170,6 +168,11 @@ def made(tmp_path_factory) -> Path:
     said = {"source_lang": "en", "target_lang": "fr"}
     (folder / "tokenizer_config.json").write_text(json.dumps(said))
     return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("marian") / "opus")
 
 
 @pytest.fixture

@@ -24,10 +24,11 @@ def explore(weights: Path | None, out: Path) -> None:
     """Write one HTML file in which a model runs, its numbers in view.
 
     It opens from the disk in any current browser, needs no network, and can be sent to
-    a friend. A translator translates there; a language model, also a file of llama2.c,
-    continues texts. Weights are halved in precision where that changes no word of some
-    translations or texts. Of a run, the page offers up to 60 validation sentences as
-    examples. A model may have 20 million parameters, which make a page of 53 MB.
+    a friend. A translator translates there, also one of MarianMT; a language model,
+    also a file of llama2.c, continues texts. Weights are halved in precision where that
+    changes no word of some translations or texts. Of a run, the page offers up to 60
+    validation sentences as examples. A model may have 20 million parameters, which make
+    a page of 53 MB.
     """
     require_file(out)
     model: Readable

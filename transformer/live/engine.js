@@ -148,9 +148,23 @@ function layerNorm({ weight, bias, eps }, x) {
   return y;
 }
 
+const silu = (x) => x / (1 + Math.exp(-x));
+
+// The error function, to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26).
+function erf(x) {
+  const t = 1 / (1 + 0.3275911 * Math.abs(x));
+  const tail = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
+  return Math.sign(x) * (1 - tail * Math.exp(-x * x));
+}
+
+// ReLU, or the one that a Marian's config names.
+const ACTIVATIONS = {
+  relu: (x) => Math.max(0, x), swish: silu, silu, gelu: (x) => (x * (1 + erf(x / Math.SQRT2))) / 2,
+};
+
 function feedForward(part, x, run, place) {
   const hidden = linear(part.expand, x);
-  hidden.data.forEach((value, i) => { hidden.data[i] = Math.max(0, value); });
+  hidden.data.forEach((value, i) => { hidden.data[i] = part.activation(value); });
   const output = off(run, "feed_forward", place) ? matrix(x.rows, x.cols) : linear(part.contract, hidden);
   return { hidden, output };
 }
@@ -493,7 +507,97 @@ class SubwordTokenizer {
   }
 }
 
-const makeTokenizer = (found) => (found.kind === "words" ? new WordTokenizer(found) : new SubwordTokenizer(found));
+// Chapter 16: Marian's pieces. The likeliest of all ways to cut a sentence is found
+// (Kudo 2018) as the library SentencePiece does it. A source ends with </s>.
+
+class MarianTokenizer {
+  constructor({ pieces, special, unknown, scores, charsmap }) {
+    Object.assign(this, { pieces, special, unknown });
+    this.ids = new Map(pieces.map((piece, id) => [piece, id]));
+    this.scores = new Map(scores); // natural logarithms of probabilities
+    this.longest = scores.reduce((most, [piece]) => Math.max(most, piece.length), 1);
+    this.least = Math.fround(scores.reduce((least, [, score]) => Math.min(least, score), 0) - 10);
+    const bytes = fromBase64(charsmap), size = bytes.length && new DataView(bytes.buffer).getUint32(0, true);
+    this.units = new Uint32Array(bytes.buffer, 4 * (size > 0), size / 4);
+    this.texts = bytes.subarray(4 + size);
+  }
+
+  // The longest bytes at a place that are to be replaced: where they end, and what comes
+  // for them. `units` are a double-array trie, whose leaves tell a place in `texts`.
+  replacement(bytes, at) {
+    const { units, texts } = this, below = (node) => node ^ ((units[node] >>> 10) << ((units[node] & 512) >>> 6));
+    let found = null;
+    for (let node = below(0); at < bytes.length; at++) {
+      node ^= bytes[at];
+      if ((units[node] & 0x800000ff) >>> 0 !== bytes[at]) break;
+      const isEnd = (units[node] >>> 8) & 1;
+      node = below(node);
+      if (isEnd) found = { next: at + 1, begin: units[node] & 0x7fffffff };
+    }
+    return found && { next: found.next, part: texts.subarray(found.begin, texts.indexOf(0, found.begin)) };
+  }
+
+  // ▁ opens each word.
+  normalize(sentence) {
+    const bytes = new TextEncoder().encode(sentence), decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    let text = "";
+    for (let at = 0; at < bytes.length; ) {
+      let end = at + 1;
+      while ((bytes[end] & 0xc0) === 0x80) end++;
+      const { next, part } = this.replacement(bytes, at) ?? { next: end, part: bytes.subarray(at, end) };
+      const found = decoder.decode(part);
+      text += !text || text.endsWith(" ") ? found.replace(/^ +/, "") : found;
+      at = next;
+    }
+    text = text.replace(/ /g, "▁").replace(/▁+$/, "");
+    return text && `▁${text}`;
+  }
+
+  cut(text) {
+    const letters = [...text], best = letters.map(() => null);
+    best.unshift({ score: 0 });
+    const offer = (from, to, more, known) => {
+      const score = Math.fround(best[from].score + more); // of equals the first stays
+      if (best[to] === null || score > best[to].score) best[to] = { from, score, known };
+    };
+    for (let from = 0; from < letters.length; from++) {
+      let piece = "", alone = false;
+      for (let to = from; to < letters.length && piece.length < this.longest; to++) {
+        piece += letters[to];
+        if (!this.scores.has(piece)) continue;
+        offer(from, to + 1, this.scores.get(piece), true);
+        alone ||= to === from;
+      }
+      if (!alone) offer(from, from + 1, this.least, false);
+    }
+    const found = [];
+    for (let to = letters.length; to > 0; to = best[to].from) {
+      const piece = letters.slice(best[to].from, to).join(""), after = found[0];
+      if (!best[to].known && after?.known === false) after.piece = piece + after.piece; // unknown neighbours are one
+      else found.unshift({ piece, known: best[to].known });
+    }
+    return found.map(({ piece }) => piece);
+  }
+
+  tokens(sentence) {
+    const [, code, rest] = /^(>>[^]*?<<)?([^]*)$/.exec(sentence);
+    const found = [...(code ? [code] : []), ...this.cut(this.normalize(rest))].map((piece) => {
+      const id = this.ids.get(piece) ?? this.unknown;
+      return { text: this.pieces[id], id };
+    });
+    return [...found, { text: "</s>", id: this.special.at(-1) }];
+  }
+
+  piece(id) { return this.pieces[id]; }
+
+  decode(ids) {
+    const kept = ids.filter((id) => id !== this.unknown && !this.special.includes(id));
+    return kept.map((id) => this.piece(id)).join("").replace(/▁/g, " ").trim();
+  }
+}
+
+const TOKENIZERS = { words: WordTokenizer, subwords: SubwordTokenizer, marian: MarianTokenizer };
+const makeTokenizer = (found) => new TOKENIZERS[found.kind](found);
 
 // A model from what `transformer.live` wrote: names, shapes, and all numbers in base64.
 
@@ -507,9 +611,14 @@ function halfToFloat(half) {
   return floats;
 }
 
-function readNumbers(text, dtype) {
+function fromBase64(text) {
   const letters = atob(text), bytes = new Uint8Array(letters.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+function readNumbers(text, dtype) {
+  const bytes = fromBase64(text);
   return dtype === "float16" ? halfToFloat(new Uint16Array(bytes.buffer)) : new Float32Array(bytes.buffer);
 }
 
@@ -531,12 +640,15 @@ function loadModel(data) {
   const model = readTensors(data), { config, eps } = data;
   for (const side of [model.encoder, model.decoder]) {
     if (side.norm) side.norm.eps = eps;
-    for (const layer of side.layers) for (const { norm } of layer.residuals) norm.eps = eps;
+    for (const layer of side.layers) {
+      layer.feed_forward.activation = ACTIVATIONS[config.activation ?? "relu"];
+      for (const { norm } of layer.residuals) norm.eps = eps;
+    }
   }
   model.position ??= { table: sinusoids(config.max_length, config.d_model) };
   if (config.tie_embeddings) {
     model.target_embedding = model.source_embedding;
-    model.output = model.source_embedding.table;
+    model.output = { ...model.output, ...model.source_embedding.table }; // a Marian's has a bias
   }
   return model;
 }

@@ -18,6 +18,7 @@ from transformer.decoding.beam import beam_search
 from transformer.decoding.search import greedy_search
 from transformer.decoding.support import unwrap
 from transformer.decoding.translator import Translator
+from transformer.live.pieces import read_pieces
 from transformer.model import Transformer
 from transformer.phrasebook.grammar import (
     BEFORE_VOWEL,
@@ -26,6 +27,7 @@ from transformer.phrasebook.grammar import (
     word_kinds,
 )
 from transformer.positional import sinusoids
+from transformer.pretrained.marian import Marian, MarianTokenizer
 from transformer.text.multi30k import read_pairs
 from transformer.text.subwords import SubwordTokenizer
 from transformer.text.words import (
@@ -36,7 +38,7 @@ from transformer.text.words import (
     detokenize,
 )
 from transformer.training.run_folder import read_run
-from transformer.weights.classes import require_known_parts
+from transformer.weights.classes import registered_class, require_known_parts
 
 __all__ = [
     "LIMIT",
@@ -71,6 +73,10 @@ SETTINGS = {
     "bos_id",
     "eos_id",
     "max_length",
+}
+KINDS: dict[Any, set[str]] = {
+    Transformer: SETTINGS,
+    Marian: SETTINGS | {"activation"},
 }
 
 EXAMPLES = (
@@ -144,6 +150,7 @@ def describe(
             book's, or a tokenizer that is not the book's.
     """
     translator = as_translator(model)
+    _require_size(translator.model)
     if sentences is None:
         sentences = known_sentences(translator, model)
     source = describe_tokenizer(translator.source_tokenizer)
@@ -235,7 +242,11 @@ def describe_model(
     config = inner.config
     ids = torch.tensor(_random(inner, 1, 5))
     target = torch.tensor([[config.bos_id] * min(3, config.max_length)])
-    plain = plain_twin(inner, Transformer, SETTINGS, ids, target)
+    kind: Any = registered_class(type(inner))
+    if kind not in KINDS:
+        name = with_article(type(inner).__name__)
+        raise ValueError(f"the page runs a Transformer or a Marian, got {name}")
+    plain = plain_twin(inner, kind, KINDS[kind], ids, target)
     half = _same_words(plain, sources or _random(plain))
     (eps,) = {m.eps for m in plain.modules() if isinstance(m, nn.LayerNorm)}
     return {
@@ -273,6 +284,15 @@ def _tensors(model: Transformer) -> Iterable[tuple[str, Tensor]]:
         yield name, tensor
 
 
+def _require_size(model: nn.Module) -> None:
+    size = sum(weight.numel() for weight in model.parameters())
+    if size > LIMIT:
+        raise ValueError(
+            f"the model has {size:,} parameters, in a page {size * 8 / 3e6:.0f} MB; "
+            f"the limit is {LIMIT:,} parameters, {LIMIT * 8 / 3e6:.0f} MB"
+        )
+
+
 def plain_twin(
     model: Any, kind: Callable[[Any], Any], settings: set[str], *inputs: Tensor
 ) -> Any:
@@ -284,12 +304,7 @@ def plain_twin(
     Raises:
         ValueError: for a model that is too large, or that computes something else.
     """
-    size = sum(weight.numel() for weight in model.parameters())
-    if size > LIMIT:
-        raise ValueError(
-            f"the model has {size:,} parameters, in a page {size * 8 / 3e6:.0f} MB; "
-            f"the limit is {LIMIT:,} parameters, {LIMIT * 8 / 3e6:.0f} MB"
-        )
+    _require_size(model)
     require_known_parts(model, "the page")
     for setting in dataclasses.asdict(model.config):
         if setting not in settings:
@@ -353,18 +368,37 @@ def _same_words(model: Transformer, sources: Sequence[Sequence[int]]) -> bool:
     )
 
 
+def _describe_marian(found: dict[str, Any], size: int) -> dict[str, Any]:
+    """The pieces by their ids; for a source also how a sentence is cut."""
+    pieces, vocabulary = [""] * size, found["vocabulary"]
+    for piece, index in vocabulary.items():
+        pieces[index] = piece
+    cut: dict[str, Any] = {"scores": [], "charsmap": ""}
+    if found["is_source"]:
+        cut = read_pieces(base64.b64decode(found["model"]))
+    return {
+        "kind": "marian",
+        "pieces": pieces,
+        "special": found["special_ids"],
+        "unknown": vocabulary["<unk>"],
+        **cut,
+    }
+
+
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """What the page needs of a tokenizer.
 
     Raises:
         ValueError: for one that is not the book's.
     """
-    if not isinstance(tokenizer, WordTokenizer | SubwordTokenizer):
+    if not isinstance(tokenizer, WordTokenizer | SubwordTokenizer | MarianTokenizer):
         kind = type(tokenizer).__name__
         raise ValueError(f"the page reads words or subwords, got {with_article(kind)}")
     found = json.loads(tokenizer.to_json())
     if isinstance(tokenizer, WordTokenizer):
         return {"kind": "words", "words": found["words"]}
+    if isinstance(tokenizer, MarianTokenizer):
+        return _describe_marian(found, tokenizer.vocab_size)
     inner = found["tokenizer"]
     model, before = inner["model"], inner["pre_tokenizer"]
     steps = [each["type"] for each in before.get("pretokenizers", [before])]

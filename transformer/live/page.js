@@ -24,7 +24,7 @@ const EXPLAIN = {
   "e.self": ["Each source token’s query is compared with the keys of all source tokens. The weights that result mix the values.", [4, 5, 7]],
   "d.self": ["As in the encoder, but a position attends to itself and to earlier ones only: the causal mask.", [8, 9]],
   "d.cross": ["Queries come from the translation so far, keys and values from the encoder’s output.", [9, 14]],
-  ff: ["Two linear maps with a ReLU between them, the same at every position.", [7]],
+  ff: ["Two linear maps with an activation between them, the same at every position.", [7]],
   norm: ["With the norm before each sublayer, the last sum is left unnormalised: one more norm follows.", [7]],
   output: ["The logit of a token is the dot product of the last vector with that token’s row of the output matrix. A softmax turns logits into probabilities.", [10]],
   greedy: ["Greedy search takes the most probable token at every step.", [13]],
@@ -700,12 +700,13 @@ function mount(root, data) {
   function drawLogit() {
     const { id, probability } = view.ranked[Math.min(state.key ?? 0, view.ranked.length - 1)], x = row(view.trace.hidden, view.at), w = row(model.output.weight, id);
     const product = x.map((value, i) => value * w[i]), sum = product.reduce((total, value) => total + value, 0);
+    const bias = model.output.bias?.data[id] ?? null;
     return [
       h("h2", {}, "One number: the logit of ", quoted(targetText(id))),
-      say("The ", x.length, ` products add up to ${number(sum, 1)}. Against the sums of all other tokens, that is ${percent(probability)}.`),
+      say("The ", x.length, ` products add up to ${number(sum, 1)}${bias === null ? "" : `, to which the token’s bias of ${number(bias, 1)} is added`}. Against the sums of all other tokens, that is ${percent(probability)}.`),
       strips(null, [x, "the last vector", "q", { scale: largest(x) }], [w, `the row of “${targetText(id)}” in the output matrix`, "k", { scale: largest(w) }], [product, "their products, number by number", "w", { scale: largest(product) }]),
       drawSum(x, w, product),
-      h("dl", { class: "live-steps-out" }, h("dt", {}, "Sum: the logit"), h("dd", {}, number(sum, 3)),
+      h("dl", { class: "live-steps-out" }, h("dt", {}, bias === null ? "Sum: the logit" : "Sum and bias: the logit"), h("dd", {}, number(sum + bias, 3)),
         h("dt", {}, "Softmax over all tokens but <pad> and <bos>", state.mode === "sample" && `, at temperature ${number(state.temperature, 1)}`), h("dd", {}, percent(probability))),
     ];
   }
@@ -722,7 +723,7 @@ function mount(root, data) {
     if (part.kind === "attention") body = drawAttention(part);
     if (part.kind === "ff") {
       const record = recordOf(part), hidden = row(record.inner.hidden, at);
-      body = [section("ff", h("h3", {}, `${config.d_model} numbers to ${hidden.length}, ReLU, and back`),
+      body = [section("ff", h("h3", {}, `${config.d_model} numbers to ${hidden.length}, ${config.activation ?? "ReLU"}, and back`),
         strips(null, [row(record.input, at), "input", "ink", {scale: largest(row(record.input, at))}], [hidden, `hidden: ${hidden.filter((value) => value > 0).length} of ${hidden.length} are above 0`, "w", { scale: largest(hidden) }],
           [row(record.inner.output, at), "output", "added", { scale: largest(row(record.inner.output, at)) }])), drawStream(part, record, at)];
     }
@@ -737,7 +738,7 @@ function mount(root, data) {
       body = [h("h3", {}, "One more norm"), strips(largest(before, after), [before, "before", "ink"], [after, "after", "ink"])];
     }
     if (part.kind === "output")
-      body = [h("h3", {}, `From ${config.d_model} numbers to ${config.target_vocab_size} logits`), strips(null, [row(view.trace.hidden, at), "the decoder’s last vector", "ink", {scale: largest(row(view.trace.hidden, at))}]),
+      body = [h("h3", {}, `From ${config.d_model} numbers to ${config.target_vocab_size} logits${model.output.bias ? ", each with a bias" : ""}`), strips(null, [row(view.trace.hidden, at), "the decoder’s last vector", "ink", {scale: largest(row(view.trace.hidden, at))}]),
         h("div", { class: "live-scroll" }, h("table", { class: "live-row-table" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("th", { scope: "col" }, "logit"), h("th", { scope: "col" }, "probability"))),
           h("tbody", {}, view.ranked.map(({ id, probability }, i) => h("tr", { class: i === (state.key ?? 0) ? "live-on" : null },
             h("th", { scope: "row" }, button(`logit-${i}`, { "aria-pressed": String(i === (state.key ?? 0)), onclick: set({ key: i }) }, targetText(id))),

@@ -45,7 +45,7 @@ function makeSayings(page) {
     }
     if (part.kind === "ff") {
       const record = recordOf(part), hidden = row(record.inner.hidden, at);
-      return say(`Of its ${hidden.length} hidden numbers, ${hidden.filter((value) => value > 0).length} are above 0; ReLU has set the others to 0. The output has the length ${number(length(row(record.inner.output, at)), 1)}; it is added to a vector of the length ${number(length(row(record.before, at)), 1)}.`);
+      return say(`Of its ${hidden.length} hidden numbers, ${hidden.filter((value) => value > 0).length} are above 0${config.activation ? "" : "; ReLU has set the others to 0"}. The output has the length ${number(length(row(record.inner.output, at)), 1)}; it is added to a vector of the length ${number(length(row(record.before, at)), 1)}.`);
     }
     if (part.kind === "embedding") {
       const id = part.side === "e" ? view.ids[at] : view.inputs[at];

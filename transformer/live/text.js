@@ -30,7 +30,6 @@ function turn(x, d_k, start, base) {
 }
 
 const gelu = (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
-const silu = (x) => x / (1 + Math.exp(-x));
 
 // A text's tokens attend to themselves and to earlier ones. Llama's query heads share
 // keys and values in groups.
