@@ -72,8 +72,8 @@ class Clocks:
             for name, at in (("other", self.second * rate), ("hand", self.first * rate))
         )
         cells = "".join(
-            f'<b class="heat{" minus" * (value < 0)}" style="--w: {abs(value):.2f}">'
-            f"{_number(value)}</b>"
+            f'<b class="heat-{"minus" if value < 0 else "plus"}" '
+            f'style="--w: {abs(value):.2f}">{_number(value)}</b>'
             for value in (math.sin(self.first * rate), math.cos(self.first * rate))
         )
         turn = 2 * math.pi / rate

@@ -3,6 +3,7 @@
 import hashlib
 import html
 import io
+import itertools
 import os
 import random
 import re
@@ -14,13 +15,15 @@ import matplotlib.pyplot as plt
 import torch
 from IPython.display import display
 from matplotlib.axes import Axes
+from matplotlib.colors import get_named_colors_mapping, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from torch import Tensor
 
-# Okabe and Ito's palette: told apart by colour-blind readers. The page's style sheet
-# gives --fig-1 … --fig-6 a brighter shade in the dark, and words a darker one on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+from transformer.live.colours import HUES, LEAST
+
+COLOURS = tuple(hue.day for hue in HUES.values())[:6]  # of lines, in this order
 STYLE = Path(__file__).with_name("book.mplstyle")
 
 
@@ -29,13 +32,16 @@ def begin(seed: int = 0) -> None:
 
     Numbers are made on one thread, since more add in another order, and so in other
     digits. `BOOK_THREADS=2` in the environment shows how much that matters. Plots of
-    your own appear as they do in any notebook.
+    your own appear as they do in any notebook. Colours go by what they mean as well,
+    as `color="query"`: `transformer.live.colours` has their names.
     """
     random.seed(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(int(os.environ.get("BOOK_THREADS", "1")))
     torch.set_printoptions(precision=3, sci_mode=False)
     plt.style.use(["default", STYLE])
+    known = {name: hue.day for name, hue in HUES.items()}
+    get_named_colors_mapping().update(known)
     # Libraries with progress bars look for widgets, which a page has no use for.
     warnings.filterwarnings("ignore", message="IProgress not found")
 
@@ -55,6 +61,7 @@ class InlineFigure:
 
 
 PHONE = 4.5  # inches: in 352 pixels its words have 13, those of 6 inches not quite 10
+ROOM = 28  # pixels: on the page no smaller square has a number in it
 
 
 def show(figure: Figure, alt: str, phone: bool = True) -> None:
@@ -88,9 +95,29 @@ def drawn(figure: Figure, alt: str, phone: bool = True) -> InlineFigure:
 
 
 def _saved(figure: Figure) -> str:
+    _number(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
+
+
+def _number(figure: Figure) -> None:
+    """Leave numbers only in squares that have room for them, on a phone too."""
+    numbers = {ax: _numbers(ax) for ax in figure.axes}
+    for text in itertools.chain(*numbers.values()):
+        text.set_visible(False)
+    figure.draw_without_rendering()  # which lays the panels out
+    wide = figure.get_figwidth()
+    scale = (96 if wide > PHONE + 0.3 else min(96, 352 / wide)) / figure.dpi
+    for ax, texts in numbers.items():
+        (left, top), (right, bottom) = ax.transData.transform([(0, 0), (0.96, 0.96)])
+        room = scale * min(abs(right - left), abs(bottom - top))
+        for text in texts:
+            text.set_visible(room >= ROOM)
+
+
+def _numbers(ax: Axes) -> list[Text]:
+    return [text for text in ax.texts if (text.get_gid() or "").startswith("number")]
 
 
 def _narrow(figure: Figure) -> None:
@@ -104,7 +131,8 @@ def _narrow(figure: Figure) -> None:
             if ax.get_shared_y_axes().joined(ax, panels[0]):
                 ax.tick_params(labelleft=True)
                 ax.set_ylabel(panels[0].get_ylabel())
-        height *= 0.8 * grid.ncols
+        # Squares keep their height, in which a number may stand.
+        height *= grid.ncols * (1 if any(map(_numbers, panels)) else 0.8)
     figure.set_size_inches(PHONE, height)
 
 
@@ -115,13 +143,19 @@ def _themed(svg: str, alt: str) -> str:
     unique = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     # Its style sheet would hold for the whole page, so its one rule moves to the root.
     svg = re.sub(r"<style\b.*?</style>", "", svg, flags=re.DOTALL)
-    # Cells with numbers in them are darker at night: the style sheet finds them.
+    # Squares and their numbers are many, and so have no id.
     svg = svg.replace('<g id="heat">', '<g class="heat">')
+    number = r'<g class="number heat-\1" style="--w: \2">'
+    svg = re.sub(r'<g id="number:(\w+):([\d.]+)">', number, svg)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{unique}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{unique}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{unique}-\1"', svg)
-    for number, colour in enumerate(COLOURS, 1):
-        svg = re.sub(colour, f"var(--fig-{number}, {colour})", svg, flags=re.IGNORECASE)
+    for name, hue in HUES.items():
+        shades = {hue.line: hue.day}
+        if hue.square:
+            shades[f"heat-{name}"] = hue.square.day
+        for known, shade in shades.items():
+            svg = re.sub(shade, f"var(--{known}, {shade})", svg, flags=re.IGNORECASE)
     svg = svg.replace("#000000", "currentColor")
 
     # An older matplotlib puts size and family into one word.
@@ -139,22 +173,65 @@ def _themed(svg: str, alt: str) -> str:
     return svg.replace("<svg", f'{opening} stroke-linejoin="round"', 1)
 
 
+def square(
+    ax: Axes,
+    x: float,
+    y: float,
+    hue: str,
+    size: float,
+    text: str = "",
+    width: float = 0.96,
+) -> None:
+    """Draw one square of a heat map, with a number if there is room for it on the page.
+
+    `x` and `y` are its corner, left and above, and `size` that of its number, 0 to 1.
+    Sizes of weights begin with a pale square, since a masked one is empty; numbers
+    with a sign have no colour at zero, where plus and minus meet.
+
+    Raises:
+        ValueError: for a hue in which no squares are drawn.
+    """
+    box = Rectangle((x, y), width, 0.96, facecolor=ground(hue, size), linewidth=0.6)
+    box.set_edgecolor(to_rgba("#000000", 0.14))
+    box.set_gid("heat")
+    ax.add_patch(box)
+    if text:
+        drawn = ax.text(x + width / 2, y + 0.48, text, ha="center", va="center")
+        drawn.set_gid(f"number:{hue}:{min(size, 1):.3f}")
+        if len(text) > 4:
+            drawn.set_fontsize(10)
+
+
+def ground(hue: str, size: float) -> tuple[float, float, float, float]:
+    """The colour of a square whose number has a `size` of 0 to 1.
+
+    Raises:
+        ValueError: for a hue in which no squares are drawn.
+    """
+    fullest = HUES[hue].square if hue in HUES else None
+    if fullest is None:
+        known = ", ".join(name for name, each in HUES.items() if each.square)
+        raise ValueError(f"squares are drawn in the hues {known}, got {hue!r}")
+    least = LEAST if hue == "weight" else 0
+    return to_rgba(fullest.day, least + (1 - least) * min(size, 1))
+
+
 def heatmap(
     ax: Axes,
     values: Tensor,
     rows: Sequence[str] | None = None,
     cols: Sequence[str] | None = None,
     digits: int = 2,
-    numbers: bool = True,
     limit: float | None = None,
     weights: bool = False,
     hollow: bool = False,
 ) -> None:
-    """Draw a matrix as squares: blue for positive, vermilion for negative.
+    """Draw a matrix as squares: purple for positive, brown for negative.
 
     The stronger the colour the larger the number; `limit` is the size drawn fullest.
     Attention `weights` are amber, as in diagrams and in the live model. A `hollow`
-    map, as one of weights, leaves the square of an exact zero empty.
+    map, as one of weights, leaves the square of an exact zero empty. On the page, a
+    square of 28 pixels or more has its number in it.
     """
     height, width = values.shape
     largest = limit or values.abs().max().item() or 1.0
@@ -166,20 +243,12 @@ def heatmap(
                 empty.set_edgecolor("#808080")
                 ax.add_patch(empty)
                 continue
-            strength = min(abs(value) / largest, 1.0)
-            colour = COLOURS[4] if weights else COLOURS[0] if value >= 0 else COLOURS[1]
-            # A number stays legible on its square; without one the scale is full.
-            shade = 0.08 + (0.62 if numbers else 0.9) * strength
-            square = Rectangle((j, i), 0.96, 0.96, facecolor=colour, alpha=shade)
-            square.set_gid("heat" if numbers else None)
-            ax.add_patch(square)
-            if numbers:
-                text = f"{value:.{digits}f}"
-                text = text.removeprefix("-") if float(text) == 0 else text
-                text = text.replace("-", "−")
-                drawn = ax.text(j + 0.48, i + 0.48, text, ha="center", va="center")
-                if len(text) > 4:
-                    drawn.set_fontsize(10)
+            hue = "weight" if weights else "plus" if value >= 0 else "minus"
+            text = f"{value:.{digits}f}"
+            text = text.removeprefix("-") if float(text) == 0 else text
+            text = text.removeprefix("0") if weights and digits else text
+            text = text.replace("-", "−")
+            square(ax, j, i, hue, abs(value) / largest, text)
     ax.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
     ax.set_xticks(
         [j + 0.48 for j in range(width)], cols or [str(j) for j in range(width)]

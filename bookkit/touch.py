@@ -9,6 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from transformer.live.colours import shade
+
 _HERE = Path(__file__).parent
 _STYLE = (_HERE / "touch.css").read_text(encoding="utf-8")
 
@@ -59,10 +61,14 @@ def _set(words: str) -> str:
 def piece(name: str, guess: Guess, **fields: Any) -> str:
     """The HTML of a view: its template, filled, with the shared look and a question.
 
-    `name.html` gets `$key`, which no other view on a page has, `$style`, `$ask` and
-    the `fields`, in which `@key` is that key as well.
+    `name.html` gets `$key`, which no other view on a page has, `$style`, `$ask`, the
+    grounds `$weight`, `$plus` and `$minus` of squares whose size is `--w`, and the
+    `fields`, in which `@key` is that key as well.
     """
     template = Template((_HERE / f"{name}.html").read_text(encoding="utf-8"))
     key = hashlib.sha256(repr((name, guess, fields)).encode()).hexdigest()[:10]
     filled = {field: str(text).replace("@key", key) for field, text in fields.items()}
-    return template.substitute(filled, key=key, style=_STYLE, ask=guess.html(key))
+    grounds = {name: shade(name) for name in ("weight", "plus", "minus")}
+    return template.substitute(
+        filled, key=key, style=_STYLE, ask=guess.html(key), **grounds
+    )

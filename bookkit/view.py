@@ -11,10 +11,13 @@ from string import Template
 
 from torch import Tensor
 
+from transformer.live.colours import shade
+
 _PAGE = Template(
     Path(__file__).with_name("attention_view.html").read_text(encoding="utf-8")
 )
 _SCALE = 60_000  # weights travel as whole numbers of 1/60,000, exact to four decimals
+_ROOM = 28  # pixels: on the page no smaller square has a number in it
 
 
 class AttentionView:
@@ -89,6 +92,9 @@ class AttentionView:
         unseen = "0" if self.digits is None else f"below {10.0**-self.digits / 2:g}"
         return _PAGE.substitute(
             key=key,
+            ground=shade(),
+            palest=shade().replace("var(--w)", "0"),
+            fullest=shade().replace("var(--w)", "1"),
             title=html.escape(self.title),
             label=html.escape(about),
             layers=layers,
@@ -111,7 +117,7 @@ class AttentionView:
             top=top,
             side=side,
             width=width,
-            least=f"{width * max(0.85, 24 / side):.0f}",
+            least=f"{width * max(0.85, min(1, _ROOM / (side - 2))):.0f}",
             many=" attn-many" if keys > 8 else "",
             height=top + side * queries + 4,
             still=self._still(left, top, side),
@@ -170,12 +176,12 @@ class AttentionView:
                 parts.append(
                     f'<rect{never} data-q="{q}" data-k="{k}" x="{left + k * side}" '
                     f'y="{top + q * side}" width="{side - 2}" height="{side - 2}" '
-                    f'rx="3" style="--w:{6 + 64 * weight:.1f}%"/>'
+                    f'rx="3" style="--w:{weight:.3f}"/>'
                 )
-        if side >= 30:
+        if side - 2 >= _ROOM:
             parts += [
                 f'<text class="attn-value" x="{left + k * side + side / 2 - 1:g}" '
-                f'y="{top + q * side + side / 2 + 3:g}">'
+                f'y="{top + q * side + side / 2 + 3:g}" style="--w:{weight:.3f}">'
                 f"{_short(weight)}</text>"
                 for q, row in enumerate(first)
                 for k, weight in enumerate(row)

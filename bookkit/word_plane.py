@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from bookkit.figures import COLOURS
 from bookkit.touch import Guess, piece
 
 _WIDTH, _HEIGHT, _EDGE = 360, 270, 34
@@ -168,9 +169,8 @@ class WordPlane:
 
 def _colour(number: int) -> str:
     """The colour of a kind: those of figures, then grey."""
-    palette = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-    if number < len(palette):
-        return f"var(--fig-{number + 1}, {palette[number]})"
+    if number < 4:
+        return f"var(--fig-{number + 1}, {COLOURS[number]})"
     return "currentColor"
 
 

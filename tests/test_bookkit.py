@@ -58,24 +58,69 @@ def test_figures_take_the_themes_colours(shown) -> None:
     assert "font-family: inherit" in svg
 
 
-def test_the_style_sheet_finds_the_squares_of_a_heat_map(shown) -> None:
+def test_the_squares_of_a_heat_map_share_a_class_and_no_id(shown) -> None:
     figure, ax = plt.subplots()
     heatmap(ax, torch.tensor([[0.5, -1.0], [0.0, 1.0]]))
     show(figure, alt="Four squares.", phone=False)
     svg = shown[0]._repr_html_()
-    assert svg.count('<g class="heat">') == 4
-    assert not re.search(r'id="[^"]*heat"', svg)
+    for name in ("heat", "number"):
+        assert svg.count(f'<g class="{name}') == 4
+        assert not re.search(rf'id="[^"]*{name}', svg)
 
 
 def test_a_map_of_weights_is_amber_and_an_exact_zero_is_empty(shown) -> None:
     for options in ({"weights": True}, {"hollow": True}, {}):
         _, ax = plt.subplots()
-        heatmap(ax, torch.tensor([[0.5, 0.0]]), **options)
-        show(ax.figure, alt="Two squares.", phone=False)
-    amber, hollow, full = (each._repr_html_() for each in shown)
-    assert [svg.count('<g class="heat">') for svg in (amber, hollow, full)] == [1, 1, 2]
-    assert re.findall(r"var\(--fig-(\d)", amber) == ["5"]
-    assert re.findall(r"var\(--fig-(\d)", hollow) == ["1"]
+        heatmap(ax, torch.tensor([[0.5, 0.0, -0.5]]), **options)
+        show(ax.figure, alt="Three squares.", phone=False)
+    weights, hollow, full = (each._repr_html_() for each in shown)
+    assert [svg.count('<g class="heat">') for svg in (weights, hollow, full)] == [
+        2,
+        2,
+        3,
+    ]
+    hues = [
+        re.findall(r"fill: var\(--([\w-]+)", svg) for svg in (weights, hollow, full)
+    ]
+    assert hues[0] == ["heat-weight", "heat-weight"]
+    assert hues[1] == ["heat-plus", "heat-minus"]
+    assert hues[2] == ["heat-plus", "heat-minus"]  # and a zero without colour
+
+
+def test_only_a_square_with_room_has_its_number(shown) -> None:
+    values = torch.full((5, 5), 0.5)
+    for inches in (4.4, 1.4):
+        figure, ax = plt.subplots(figsize=(inches, inches))
+        heatmap(ax, values)
+        show(figure, alt="A table.")
+    figure, axes = plt.subplots(1, 2, figsize=(6, 2))  # on a phone one below the other
+    for ax in axes:
+        heatmap(ax, values[:, :3])
+        ax.set_aspect("auto")
+    show(figure, alt="Two tables.")
+    large, small, both = (each._repr_html_() for each in shown)
+    assert [svg.count('<g class="number ') for svg in (large, small)] == [25, 0]
+    wide, phone = both.split("<svg")[1:]
+    assert wide.count('<g class="number ') == 30
+    assert phone.count('<g class="number ') in (0, 30)
+    # One drawing for all widths: a phone's, the least, decides.
+    figure, ax = plt.subplots(figsize=(4.7, 4.7))
+    heatmap(ax, torch.full((13, 13), 0.5))
+    show(figure, alt="Thirteen by thirteen.")
+    assert '<g class="number ' not in shown[-1]._repr_html_()
+
+
+def test_a_view_has_numbers_only_in_squares_with_room() -> None:
+    for tokens, numbers in ((8, True), (12, True), (13, False)):
+        page = AttentionView(torch.eye(tokens), [*map(str, range(tokens))])
+        text = page._repr_html_()
+        assert ('class="attn-value"' in text) == numbers
+        (side,) = set(re.findall(r'<rect[^>]* width="(\d+)"', text))
+        least, width = (
+            float(re.search(rf"--attn-{name}: (\d+)px", text)[1])
+            for name in ("least", "width")
+        )
+        assert (int(side) * least / width >= 27.9) == numbers
 
 
 def test_a_wide_figure_is_drawn_again_for_a_phone(shown) -> None:
@@ -283,9 +328,8 @@ def test_a_view_opens_where_it_is_told_to() -> None:
     assert said == f"“l&#x27;Afrique” gives “Jane” weight {weight} (layer 2, head 3)."
     table = re.findall(r"<td>([\d.]+)</td>", page)
     assert table == [f"{each:.3f}" for each in weights[1, 2].flatten().tolist()]
-    drawn = re.findall(r"--w:([\d.]+)%", page)
-    wanted = (6 + 64 * weights[1, 2].double().flatten()).tolist()
-    assert drawn == [f"{each:.1f}" for each in wanted]
+    drawn = re.findall(r"<rect[^>]* style=\"--w:([\d.]+)\"", page)
+    assert drawn == [f"{each:.3f}" for each in weights[1, 2].flatten().tolist()]
     sliders = re.findall(r'max="(\d)" value="(\d)"[^>]*> <span><output>(\d)<', page)
     assert sliders == [("1", "1", "2"), ("3", "2", "3")]
     assert "let q = 2, k = 0;" in page

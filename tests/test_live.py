@@ -23,6 +23,7 @@ from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
 from transformer.encoder import FeedForward
 from transformer.live import LIMIT, describe, describe_model, page, script, still
+from transformer.live.colours import HUES
 from transformer.live.model import describe_tokenizer
 from transformer.maps import Head, attention_maps
 from transformer.model import Transformer, TransformerConfig
@@ -374,6 +375,42 @@ def test_a_small_table_has_its_frame_around_it(phrasebook: Reader) -> None:
         "all => all.map(each => each.height)"
     )
     assert sizes == 4 * [6 * 8 + 2]
+
+
+def test_a_square_with_room_has_its_number(reader: Reader, file: str) -> None:
+    """As in the book: 28 pixels are enough."""
+    look = """() => [...document.querySelectorAll(".live-matrix rect:has(title)")]
+      .map(each => [each.getBoundingClientRect().width, each.matches(".live-never")])"""
+    for sentence, told in (
+        ("Jane vend sa voiture", True),
+        ("Elle ne lave pas sa vieille voiture bleue en septembre", False),
+    ):
+        reader.open(f"{file}#at=e1.self&s={sentence.replace(' ', '+')}")
+        for width in (1200, 700, 400):
+            reader.page.set_viewport_size({"width": width, "height": 900})
+            squares = [each for each in reader.page.evaluate(look) if each[0]]
+            numbers = reader.page.locator(".live-value:visible").all_text_contents()
+            assert len(numbers) == told * sum(not never for _, never in squares)
+            assert not told or all(side > 27.9 for side, _ in squares), squares
+            assert all(re.fullmatch(r"1?\.\d\d", number) for number in numbers)
+
+
+def test_small_squares_follow_day_and_night(reader: Reader, file: str) -> None:
+    first = 'e => [...e.getContext("2d").getImageData(13, 13, 1, 1).data.slice(0, 3)]'
+    reader.open(f"{file}#s=Jane+vend+sa+voiture&at=e2.self")
+    canvas = reader.page.locator(".live-heads canvas").nth(1)
+    found = []
+    for scheme in ("light", "dark", "light"):
+        reader.page.emulate_media(color_scheme=scheme)
+        reader.page.wait_for_timeout(50)
+        found.append(canvas.evaluate(first))
+    hue = HUES["weight"]
+    assert hue.square
+    for wanted, seen in zip(
+        (hue.square.day, hue.night, hue.square.day), found, strict=True
+    ):
+        pairs = zip(bytes.fromhex(wanted[1:]), seen, strict=True)
+        assert max(abs(a - b) for a, b in pairs) < 4
 
 
 def test_a_weight_is_worked_out_from_its_query_and_key(phrasebook: Reader) -> None:

@@ -402,6 +402,46 @@ def test_attention_views_move(home: str, page: Page, name: str) -> None:
         assert say.inner_text() == before
 
 
+NUMBERED = sorted(
+    page
+    for page in PAGES
+    if re.search(
+        r"\bheatmap\(|AttentionView\(", (ROOT / f"{page}.md").read_text("utf-8")
+    )
+)
+# Squares of heat maps that have a number in them, and the width or height of the least.
+LEAST_NUMBERED = """() => {
+  const box = e => e.getBoundingClientRect(), shown = e => box(e).width > 0;
+  const within = (b, x, y) => b.left < x && x < b.right && b.top < y && y < b.bottom;
+  const sides = [];
+  for (const svg of document.querySelectorAll("svg.figure, .attnview svg")) {
+    const squares = [...svg.querySelectorAll("g.heat, rect[data-q]")].map(box);
+    for (const number of svg.querySelectorAll("g.number, .attn-value")) {
+      if (!shown(number)) continue;
+      const { x, y, width, height } = box(number);
+      const square = squares.find(b => within(b, x + width / 2, y + height / 2));
+      sides.push(square ? Math.min(square.width, square.height) : 0);
+    }
+  }
+  return [sides.length, Math.min(...sides)];
+}"""
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_numbers_stand_only_in_squares_with_room(
+    home: str, page: Page, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    numbers = 0
+    for name in NUMBERED:
+        page.goto(f"{home}/{name}.html")
+        page.evaluate(OPEN)
+        found, least = page.evaluate(LEAST_NUMBERED)
+        numbers += found
+        assert not found or least >= 27.5, name
+    assert numbers > 500
+
+
 def test_an_attention_view_opens_at_its_start(home: str, page: Page) -> None:
     page.goto(f"{home}/book/14-attention-maps.html")
     view = page.locator(".attnview").first

@@ -172,16 +172,33 @@ def modules_of(notebook: Path) -> list[str]:
 def head(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Name one viewport, where theme and docutils name two, and a picture to share."""
+    """Name one viewport, where theme and docutils name two; give a picture to share.
+
+    The hues, which figures, views and the live model share, go with the page.
+    """
     tags = re.sub(r'<meta[^>]*name="viewport"[^>]*>', "", context.get("metatags", ""))
     base = app.config.html_baseurl  # those who share a page want a whole address
     card = context["pathto"]("_static/card.png", resource=True)
     card = f"{base.rstrip('/')}/_static/card.png" if base else card
     context["metatags"] = (
-        f'{tags}<meta property="og:image" content="{card}">'
+        f"{tags}<style>{hues()}</style>"
+        f'<meta property="og:image" content="{card}">'
         '<meta property="og:image:alt" content="The Tested Transformer: a map of its '
         'chapters beside the parts of the model that they build">'
         '<meta name="twitter:card" content="summary_large_image">'
+    )
+
+
+@cache
+def hues() -> str:
+    """The colours of a page's drawings, by day and at night; of words on white too."""
+    from transformer.live import colours
+
+    dark = 'html[data-theme="dark"]'
+    return (
+        f":root {{ {colours.DAY} }}\n{dark} {{ {colours.NIGHT} }}\n"
+        f'html:not([data-theme="dark"]) .bd-article svg text {{ {colours.WORDS} }}\n'
+        f"{colours.SQUARES}"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from transformer.live.colours import DAY, NIGHT, SQUARES
 from transformer.live.model import (
     LIMIT,
     Explorable,
@@ -134,7 +135,9 @@ def page(
 
 def _document(title: str, picture: str, program: str) -> str:
     """A page: its model's picture, which the program replaces."""
-    style = _read("standalone.css") + _read("still.css")
+    night = f"@media (prefers-color-scheme: dark) {{ :root {{ {NIGHT} }} }}"
+    hues = f":root {{ {DAY} }}\n{night}\n{SQUARES}"
+    style = hues + _read("standalone.css") + _read("still.css")
     name = html.escape(title)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

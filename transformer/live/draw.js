@@ -18,6 +18,7 @@ const h = (tag, attributes = {}, ...children) => make("1999/xhtml", tag, attribu
 const s = (tag, attributes = {}, ...children) => make("2000/svg", tag, attributes, children);
 
 const number = (value, digits = 2) => (Object.is(Math.round(value * 10 ** digits), -0) ? 0 : value).toFixed(digits).replace("-", "−");
+const short = (weight) => number(weight).replace("0.", ".");
 const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.001 ? `${(100 * p).toFixed(1)}%` : "< 0.1%");
 const length = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
 const largest = (...vectors) => vectors.reduce((most, values) => values.reduce((m, v) => Math.max(m, Math.abs(v)), most), 1e-9);
@@ -41,18 +42,27 @@ function strip(values, label, { colour = "ink", scale = largest(values), from = 
     numbers && h("p", { class: "live-numbers" }, Array.from(values, (value) => number(value)).join("  ")));
 }
 
+// How full the square of a weight is: the smallest is seen, a masked one is empty.
+const fullness = (weight) => (weight === 0 ? 0 : 0.06 + 0.94 * weight);
+const hue = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
+// Canvases have the colours of the day or of the night in which they were drawn.
+function atDusk(redraw) {
+  new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
 // Attention weights as squares; `on` is the row in hand. Few squares stay small: the frame needs room around them.
 function heat(weights, on) {
   const side = 8, least = 6, edge = 2, [wide, high] = [weights.cols, weights.rows].map((count) => Math.max(least, count) * side + edge);
   const canvas = h("canvas", { width: wide, height: high, "aria-hidden": "true" }), pen = canvas.getContext("2d");
   const left = edge + Math.floor((wide - edge - weights.cols * side) / 2), top = edge + Math.floor((high - edge - weights.rows * side) / 2);
+  pen.fillStyle = hue("--heat-weight");
   for (let i = 0; i < weights.rows; i++)
     for (let j = 0; j < weights.cols; j++) {
-      const weight = weights.data[i * weights.cols + j];
-      if (weight === 0) continue;
-      pen.fillStyle = `rgba(217, 142, 0, ${0.06 + 0.94 * weight})`;
+      pen.globalAlpha = fullness(weights.data[i * weights.cols + j]);
       pen.fillRect(left + j * side, top + i * side, side - edge, side - edge);
     }
+  pen.globalAlpha = 1;
   pen.strokeStyle = "#7d7d7d";
   pen.lineWidth = 1.5;
   if (weights.rows > 1) pen.strokeRect(left - 1, top + on * side - 1, weights.cols * side, side);

@@ -419,7 +419,7 @@ function mount(root, data) {
       sayPair(weights),
       h("div", { class: "live-pair" },
         h("ol", { "aria-label": "Source" }, Array.from(weights, (weight, j) =>
-          h("li", {}, h("span", {}, sourceText(j)), h("b", { style: { "--w": number(weight, 3) } }, weight >= 0.005 ? number(weight).replace("0.", ".") : "")))),
+          h("li", {}, h("span", {}, sourceText(j)), h("b", { style: { "--w": number(weight, 3) } }, weight >= 0.005 ? short(weight) : "")))),
         s("svg", { viewBox: `0 0 100 ${high}`, style: { "--rows": rows }, preserveAspectRatio: "none", "aria-hidden": "true" }, arcs),
         h("ol", { "aria-label": "Translation" }, view.tokens.map((id, i) =>
           h("li", {}, button(`pair-${i}`, { "aria-pressed": String(i === view.at), class: i > view.at ? "live-later" : null, onclick: () => goTo(i) }, targetText(id)))))),
@@ -598,20 +598,22 @@ function mount(root, data) {
     const side = weights.cols > 14 ? 18 : weights.cols > 9 ? 24 : 30, tilt = 48, longest = Math.max(...names.keys.map(widthOf));
     const left = 34 + Math.max(widthOf("keys"), ...names.queries.map(widthOf)), top = 20 + longest * Math.sin((tilt * Math.PI) / 180);
     const width = left + side * weights.cols + longest * Math.cos((tilt * Math.PI) / 180) + 4, height = top + Math.max(60, side * weights.rows) + 4;
-    const squares = [];
+    // A square of 28 pixels has room for its number.
+    const squares = [], numbers = [], told = side >= 30;
     for (let i = 0; i < weights.rows; i++)
       for (let j = 0; j < weights.cols; j++) {
         const weight = weights.data[i * weights.cols + j];
         squares.push(s("rect", { x: left + j * side, y: top + i * side, width: side - 2, height: side - 2, rx: 3, class: weight === 0 ? "live-never" : null,
-          style: { "--w": `${(6 + 94 * weight).toFixed(1)}%` }, onclick: () => choose(part, i, j) },
+          style: { "--w": weight.toFixed(3) }, onclick: () => choose(part, i, j) },
           s("title", {}, `${names.queries[i]} → ${names.keys[j]}: ${number(weight)}`)));
+        if (told && weight) numbers.push(s("text", { class: "live-value", style: { "--w": weight.toFixed(3) }, x: left + (j + 0.5) * side - 1, y: top + (i + 0.5) * side + 3 }, short(weight)));
       }
-    return h("div", { class: "live-matrix", "aria-hidden": "true" }, s("svg", { viewBox: `0 0 ${width} ${height}`, width, height },
+    return h("div", { class: "live-matrix", "aria-hidden": "true" }, s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: told ? "live-told" : null },
       s("text", { class: "live-axis", x: left - 8, y: top - 8, "text-anchor": "end" }, "keys"),
       s("text", { class: "live-axis", transform: `translate(13 ${top}) rotate(-90)`, "text-anchor": "end" }, "queries"),
       names.queries.map((name, i) => s("text", { x: left - 8, y: top + (i + 0.5) * side + 3, "text-anchor": "end", class: i === at ? "live-on" : null }, name)),
       names.keys.map((name, j) => s("text", { transform: `translate(${left + (j + 0.5) * side + 3} ${top - 7}) rotate(${-tilt})`, class: j === key ? "live-on" : null }, name)),
-      squares, s("rect", { class: "live-row", x: left - 3, y: top + at * side - 3, width: side * weights.cols + 4, height: side + 4, rx: 5 }),
+      squares, numbers, s("rect", { class: "live-row", x: left - 3, y: top + at * side - 3, width: side * weights.cols + 4, height: side + 4, rx: 5 }),
       s("rect", { class: "live-here", x: left + key * side, y: top + at * side, width: side - 2, height: side - 2, rx: 3 })));
   }
 
@@ -625,7 +627,7 @@ function mount(root, data) {
       return h("li", { class: gone ? "live-off" : null },
         button(`head-${i + 1}`, { "aria-pressed": String(i === head), onclick: set({ head: i + 1, key: null, ...(part.at.endsWith(".cross") ? { mean: false } : {}) }, "part"),
           "aria-label": `Head ${i + 1}: most to ${names.keys[best]}, ${number(own[best])}` },
-          heat(each, query), h("span", {}, h("strong", {}, `Head ${i + 1}`), h("small", {}, names.keys[best], " ", number(own[best]).replace("0.", ".")))),
+          heat(each, query), h("span", {}, h("strong", {}, `Head ${i + 1}`), h("small", {}, names.keys[best], " ", short(own[best])))),
         flip(name, "on"));
     });
     const ranked = Array.from(weight, (value, j) => [value, j]).sort((a, b) => b[0] - a[0]).slice(0, 4).filter(([value]) => value >= 0.02);
@@ -641,7 +643,7 @@ function mount(root, data) {
           const byHand = state.edits.has(`${part.at}.${head + 1}.${query}.${j}`);
           return h("tr", { class: j === key ? "live-on" : null }, h("th", { scope: "row" }, button(`key-${j}`, { "aria-pressed": String(j === key), onclick: () => choose(part, query, j) }, names.keys[j])),
             h("td", {}, attended(part, query, j) ? number(scores[j]) : "masked"),
-            h("td", {}, h("span", { class: "live-bar", "aria-hidden": "true" }, h("i", { style: { width: `${100 * value}%` } }), outlined && h("u", { style: { width: `${100 * row(trained, query)[j]}%` } })),
+            h("td", {}, h("span", { class: "live-bar live-weight", "aria-hidden": "true" }, h("i", { style: { width: `${100 * value}%` } }), outlined && h("u", { style: { width: `${100 * row(trained, query)[j]}%` } })),
               h("b", {}, number(value, 3), byHand && h("em", {}, " by hand"))));
         })))),
         outlined && h("p", { class: "live-note" }, "The outline is the whole model."),
@@ -777,7 +779,7 @@ function mount(root, data) {
     const where = `${part.side === "e" ? "encoder" : "decoder"} ${part.layer}, ${part.at.endsWith("cross") ? "cross" : "self"}`;
     return h("span", {}, button(`grid-${name}`, { "aria-pressed": String(!state.off.has(name)),
       "aria-label": `Head ${head} of ${where}: on${found ? `; without it ${percent(left)}` : ""}`, onclick: () => toggle(name) }, String(head)),
-      found && h("small", { "aria-hidden": "true", style: { "--w": number(Math.min(1, Math.abs(left - now)), 3) } }, percent(left)));
+      found && h("small", { class: left < now ? "heat-minus" : "heat-plus", "aria-hidden": "true", style: { "--w": number(Math.min(1, Math.abs(left - now)), 3) } }, percent(left)));
   }
 
   function drawBreak() {
@@ -987,6 +989,7 @@ function mount(root, data) {
     if (link && !event.defaultPrevented && link.hash === location.hash && owner(root)) follow(link.hash);
   });
   new ResizeObserver(drawWires).observe(stage);
+  atDusk(() => update());
   const measure = new ResizeObserver(() => root.style.setProperty("--live-bar", `${bar().offsetHeight}px`));
   for (const each of [answer, spoken]) measure.observe(each);
 

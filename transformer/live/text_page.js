@@ -188,8 +188,12 @@ function mountText(root, data) {
       canvas.width = canvas.height = n;
       const image = new ImageData(n, n);
       for (let i = 0; i < n; i++)
-        read.weights[i][l][k].forEach((weight, j) => image.data.set([230, 159, 0, Math.round(255 * Math.sqrt(weight))], 4 * (i * n + j)));
-      canvas.getContext("2d").putImageData(image, 0, 0);
+        read.weights[i][l][k].forEach((weight, j) => image.data.set([0, 0, 0, Math.round(255 * fullness(weight))], 4 * (i * n + j)));
+      const pen = canvas.getContext("2d");
+      pen.putImageData(image, 0, 0);
+      pen.globalCompositeOperation = "source-in";
+      pen.fillStyle = hue("--heat-weight");
+      pen.fillRect(0, 0, n, n);
     }));
     const found = induction();
     about.replaceChildren("Each square is a head, from layer 1 above to the last: a row for each token, shaded where it looked. Choose one, and the text shows where it looked.",
@@ -215,6 +219,7 @@ function mountText(root, data) {
     controls, whole, h("h2", {}, "Its tokens"), tokens, looks,
     h("div", { class: "text-two" }, h("section", {}, nextTitle, next), h("section", {}, h("h2", {}, "Where each head looked"), grid, about)), said,
   );
+  atDusk(draw);
   input.value = data.prompts[0] ?? "";
   type();
   if (data.tokenizer.kind !== "ids" && state.ids.length) write(Math.min(AT_ONCE, 12));
