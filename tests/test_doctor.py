@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from transformer.cli import main
 from transformer.doctor import CAUSES, examine
 from transformer.doctor.around import loss_faults, schedule_faults
-from transformer.doctor.loading import guess, load
-from transformer.doctor.student import examine_file
+from transformer.doctor.loading import examine_file, guess, load
 from transformer.doctor.subject import OutOfTime, Refused, time_limit
 from transformer.doctor.tables import misreading
 from transformer.doctor.xray import xray
@@ -668,7 +667,7 @@ for epoch in range(10**9):
 
 
 def student(folder: Path, name: str = "Student", mask: str = "mask") -> Path:
-    (folder / "my_helper.py").write_text("PAD = 0\nraise SystemExit\n")
+    (folder / "my_helper.py").write_text("PAD = 0\n")
     text = STUDENT.format(helper="my_helper", name=name, mask=mask)
     path = folder / "student.py"
     path.write_text(text)
@@ -685,6 +684,57 @@ def test_a_file_that_trains_at_import_is_examined(tmp_path: Path) -> None:
     assert "my_helper" not in sys.modules
     assert "a_package_that_is_not_there" not in set(sys.modules) - before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["my_helper.py", "student.py"]
+
+
+TINY = """
+import torch
+class Tiny(torch.nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, d_model)
+    def forward(self, ids):
+        return self.table(ids)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "helper"),
+    [
+        ("transformer.py", "layers.py"),
+        ("transformer/model.py", "transformer/layers.py"),  # no __init__.py
+        ("models/full/model.py", "models/layers.py"),  # run from two folders above
+        ("transformer/transformer.py", "layers.py"),
+    ],
+)
+def test_a_students_module_may_be_called_as_ours(
+    tmp_path: Path, file: str, helper: str
+) -> None:
+    path, place = tmp_path / file, tmp_path / helper
+    for one in (path, place):
+        one.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(TINY)
+    name = helper.removesuffix(".py").replace("/", ".")
+    path.write_text(f"from {name} import Tiny\n")
+    ours, before = sys.modules["transformer"], set(sys.modules)
+    with load(f"{path}:Tiny") as (space, found):
+        assert space[found].__module__ == name
+    assert sys.modules["transformer"] is ours
+    assert not {"layers", "models", "model"} & (set(sys.modules) - before)
+    report, _ = examine_file(f"{path}:Tiny")
+    assert "runs" in report.proved, report
+
+
+def test_what_is_missing_complains_when_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import no_such_package.nn as lost\nfrom no_such_package import Block\n"
+        "class A(lost.layers.Module):\n    def forward(self, ids): return ids\n"
+        "def make(): return Block(3)\n"
+    )
+    with load(f"{path}:A") as (space, _):
+        assert isinstance(space["A"](), nn.Module)
+        with pytest.raises(ImportError, match="no_such_package.*the model uses it"):
+            space["make"]()
 
 
 def test_the_command_tells_a_bug_by_its_exit_code(tmp_path: Path, capsys) -> None:

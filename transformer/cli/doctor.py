@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from transformer.cli.options import Command
-from transformer.doctor.loading import adapter_text
-from transformer.doctor.student import examine_file
+from transformer.doctor.loading import adapter_text, examine_file
 from transformer.doctor.subject import KINDS
 
 __all__ = ["doctor"]
@@ -16,7 +15,7 @@ __all__ = ["doctor"]
 @click.command(cls=Command, short_help="Is your own Transformer right?")
 @click.argument("target", metavar="FILE:CLASS")
 @click.option("--adapter", metavar="FILE", help="Says how to build and call the model.")
-@click.option("--kind", metavar="KIND", help=f"One of: {', '.join(KINDS)}.")
+@click.option("--kind", type=click.Choice(KINDS), help="What the model is.")
 @click.option("--pad-id", type=int, metavar="ID", help="The id of padding.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def doctor(
@@ -29,8 +28,9 @@ def doctor(
     """Examine a Transformer from outside: prove bugs, and name their causes.
 
     FILE:CLASS is FILE.py:Class, FILE.ipynb:Class or package.module:name. Of a file its
-    imports, classes, functions and constants are loaded, and no more. The model is then
-    run, so examine no code that you would not run. Nothing is written.
+    imports, classes, functions and constants are loaded, and no more. What it imports
+    and the model are then run, so examine no code that you would not run. Nothing is
+    written.
 
     The exit code is 0 for a sound model, 1 for a bug, and 2 for what could not be
     examined: then an adapter is printed, to fill in.

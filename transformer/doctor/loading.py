@@ -3,28 +3,31 @@
 Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
+import __future__
 import ast
 import contextlib
 import dataclasses
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import inspect
 import json
 import re
+import symtable
 import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from transformer.doctor.subject import Refused
+from transformer.doctor.examine import examine
+from transformer.doctor.findings import Report
+from transformer.doctor.subject import Refused, Sizes, one_line
 from transformer.doctor.xray import warm_up
 
-__all__ = ["load", "Guess", "guess", "adapter_text", "read_adapter"]
+__all__ = ["load", "Guess", "guess", "adapter_text", "examine_file"]
 
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -59,126 +62,67 @@ def _kept(node: ast.stmt) -> bool:
     return isinstance(node, (*_IMPORTS, *_DEFINITIONS)) or _is_constant(node)
 
 
-def _definitions(source: str, file: str) -> Any:
-    """The code of a file's definitions; a constant that fails is left out."""
-    tree = ast.parse(source, file)
-    body: list[ast.stmt] = []
-    for node in tree.body:
-        if not _kept(node):
-            continue
-        if _is_constant(node):
-            guarded = ast.parse("try:\n    pass\nexcept Exception:\n    pass").body[0]
-            assert isinstance(guarded, ast.Try)
-            guarded.body = [node]
-            body.append(ast.copy_location(guarded, node))
-        else:
-            body.append(node)
-    tree.body = body
-    return compile(ast.fix_missing_locations(tree), file, "exec")
+class _Stub(type):
+    """A class whose attributes, as far as it has none, are the class itself."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
 
 
-def _stub(name: str) -> types.ModuleType:
-    """A module in the place of one that is not installed: an error once it is used."""
-    package = name.split(".")[0]
+def _missing(reason: str) -> type:
+    """What stands in for a module that is not installed: an error once it is used."""
 
-    class Missing(nn.Module):
+    class Missing(nn.Module, metaclass=_Stub):
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__()
-            if type(self).__module__ == __name__:
-                raise ImportError(f"{package} is not installed, and the model uses it")
+            if type(self) is Missing:
+                raise ImportError(f"{reason}, and the model uses it")
 
-    class Stub(types.ModuleType):
-        def __getattr__(self, attribute: str) -> Any:
-            if attribute.startswith("__"):
-                raise AttributeError(attribute)
-            return type(attribute, (Missing,), {"__module__": __name__})
-
-    made = Stub(name)
-    made.__path__ = []  # a package: its parts are stubs too
-    return made
+    return Missing
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a student's own modules, as definitions, and stubs what is missing.
-
-    Only what the student's own files import is found or replaced.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.roots = [root, *root.parents[:2]]  # scripts are run from a folder above
-        self.wanted: set[str] = set()
-        self.made: list[str] = []
-        self.asking = False
-
-    def read(self, file: Path) -> Any:
-        """The code of a student's file, whose imports are then wanted."""
-        source = _source_of(file)
-        for node in ast.walk(ast.parse(source, str(file))):
-            if isinstance(node, ast.Import):
-                self.wanted |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                self.wanted.add(node.module.split(".")[0])
-        return _definitions(source, str(file))
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The student's file for a name; a stub where there is no module at all."""
-        first = name.split(".")[0]
-        own = first in self.wanted or first in self.made
-        if self.asking or first == "torch" or not own:
-            return None
-        folders = [root.joinpath(*name.split(".")) for root in self.roots]
-        for base in folders:
-            for file in (base.with_suffix(".py"), base / "__init__.py"):
-                if file.exists():
-                    package = file.name == "__init__.py"
-                    self.made.append(name)
-                    return importlib.util.spec_from_file_location(
-                        name,
-                        file,
-                        loader=_Own(name, str(file), self),
-                        submodule_search_locations=[str(base)] if package else None,
-                    )
-        parent = sys.modules.get(name.rpartition(".")[0])
-        stubbed = type(parent).__name__ == "Stub"
-        if self._is_installed(name, parent) or (parent is not None and not stubbed):
-            return None  # of a part of a package, Python says itself that it is missing
-        self.made.append(name)
-        if places := [str(base) for base in folders if base.is_dir()]:
-            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-            spec.submodule_search_locations = places
-            return spec
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def _is_installed(self, name: str, parent: Any) -> bool:
-        if name in sys.stdlib_module_names:
-            return True
-        self.asking = True
+def _define(source: str, file: str, space: dict[str, Any]) -> None:
+    """Run a file's definitions in a space of names; a constant may fail."""
+    body = ast.parse(source, file).body
+    imported = [node.module for node in body if isinstance(node, ast.ImportFrom)]
+    later = __future__.annotations.compiler_flag if "__future__" in imported else 0
+    for node in filter(_kept, body):
         try:
-            found = importlib.util.find_spec(name) if parent is None else None
-        except (ImportError, ValueError):
-            found = None
-        finally:
-            self.asking = False
-        return found is not None and found.origin is not None
-
-    def create_module(self, spec: Any) -> types.ModuleType:
-        """A stub."""
-        return _stub(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """A stub has nothing to run."""
+            exec(compile(ast.Module([node], []), file, "exec", later), space)
+        except Exception as error:
+            if isinstance(node, _IMPORTS) and isinstance(error, ModuleNotFoundError):
+                for alias in node.names:
+                    name = (alias.asname or alias.name).split(".")[0]
+                    space.setdefault(name, _missing(str(error)))
+            elif isinstance(node, (*_IMPORTS, *_DEFINITIONS)):
+                raise
 
 
-class _Own(importlib.machinery.SourceFileLoader):
-    """Loads a student's module: its definitions alone."""
-
-    def __init__(self, name: str, path: str, finder: _Finder) -> None:
-        super().__init__(name, path)
-        self.finder = finder
-
-    def get_code(self, fullname: str) -> Any:
-        """The code of the definitions; no cache is read or written."""
-        return self.finder.read(Path(self.path))
+@contextlib.contextmanager
+def _imports_from(root: Path, module_name: str) -> Iterator[None]:
+    """Imports find a student's own modules, even one that is called as this package."""
+    # Scripts are run from a folder above, too.
+    folders = [str(folder) for folder in (root, *root.parents[:2])]
+    before, path, bytecode = dict(sys.modules), sys.path, sys.dont_write_bytecode
+    sys.path, sys.dont_write_bytecode = [*folders, *path], True
+    if theirs := PathFinder.find_spec("transformer", folders):
+        for name in before:
+            if name.split(".")[0] == "transformer":
+                del sys.modules[name]
+        if theirs.origin is None:  # a folder without __init__.py, which ours would hide
+            sys.modules["transformer"] = module_from_spec(theirs)
+    try:
+        yield
+    finally:
+        sys.path, sys.dont_write_bytecode = path, bytecode
+        for name in set(sys.modules) - set(before):
+            file = getattr(sys.modules[name], "__file__", None) or folders[0]
+            found = PathFinder.find_spec(name.split(".")[0], folders)
+            if name == module_name or (found and file.startswith(tuple(folders))):
+                del sys.modules[name]
+        sys.modules.update(before)
 
 
 def _source_of(file: Path) -> str:
@@ -202,6 +146,18 @@ def _source_of(file: Path) -> str:
     return "\n".join("pass" if re.match(r"[%!]", x.lstrip()) else x for x in lines)
 
 
+def _read_file(file: Path, module_name: str) -> dict[str, Any]:
+    """The names that a file defines, under its own module's name."""
+    module = types.ModuleType(module_name)
+    module.__file__ = str(file)
+    module.__package__ = module_name.rpartition(".")[0]
+    if module.__package__:
+        importlib.import_module(module.__package__)
+    sys.modules[module_name] = module
+    _define(_source_of(file), str(file), vars(module))
+    return vars(module)
+
+
 @contextlib.contextmanager
 def load(target: str) -> Iterator[tuple[dict[str, Any], str]]:
     """The names that a file or module defines, and the one that was asked for.
@@ -222,26 +178,19 @@ def load(target: str) -> Iterator[tuple[dict[str, Any], str]]:
     module_name = file.stem if is_file else place
     while is_file and (root / "__init__.py").exists():
         module_name, root = f"{root.name}.{module_name}", root.parent
-    finder = _Finder(root)
-    warm_up()  # before other imports are watched
-    before = dict(sys.modules)
-    if theirs := _called_as_ours(root, module_name):
-        for one in theirs:
-            del sys.modules[one]  # until the end
-    sys.meta_path.insert(0, finder)
-    try:
+    warm_up()  # before torch could find the student's modules
+    with _imports_from(root, module_name):
         try:
             if is_file:
-                space = _read_file(file, module_name, finder)
+                space = _read_file(file, module_name)
             else:
                 space = vars(importlib.import_module(module_name))
         except SyntaxError as error:
             raise Refused(f"{place}, line {error.lineno}: {error.msg}") from None
         except Refused:
             raise
-        except Exception as error:  # theirs
-            said = (str(error).splitlines() or [""])[0]
-            raise Refused(f"{place}: {type(error).__name__}: {said}") from None
+        except (Exception, SystemExit) as error:  # theirs
+            raise Refused(f"{place}: {one_line(error)}") from None
         if name not in space:
             classes = [n for n, v in space.items() if inspect.isclass(v)]
             own = [n for n in classes if space[n].__module__ == module_name]
@@ -249,35 +198,6 @@ def load(target: str) -> Iterator[tuple[dict[str, Any], str]]:
                 f"{place} has no {name}; it has {', '.join(own) or 'no class'}"
             )
         yield space, name
-    finally:
-        sys.meta_path.remove(finder)
-        for made in {*finder.made, module_name} if is_file else finder.made:
-            sys.modules.pop(made, None)
-        for one in (*finder.made, module_name, *theirs):
-            if one in before:
-                sys.modules[one] = before[one]
-
-
-def _called_as_ours(root: Path, module_name: str) -> list[str]:
-    """This package's own modules, where the student's has the same name."""
-    taken = module_name.split(".")[0] == "transformer"
-    if not taken and not any(root.glob("transformer/*.py")):
-        return []
-    return [one for one in sys.modules if one.split(".")[0] == "transformer"]
-
-
-def _read_file(file: Path, module_name: str, finder: _Finder) -> dict[str, Any]:
-    """The names that a file defines, under its own module's name."""
-    module = types.ModuleType(module_name)
-    module.__file__ = str(file)
-    module.__package__ = module_name.rpartition(".")[0]
-    code = finder.read(file)
-    if module.__package__:
-        finder.wanted.add(module_name.split(".")[0])
-        importlib.import_module(module.__package__)
-    sys.modules[module_name] = module
-    exec(code, vars(module))
-    return vars(module)
 
 
 # What an argument's name says; the first that fits counts.
@@ -304,6 +224,8 @@ _MEANINGS = [
     (r"eos|end|sep", "two"),
     (r"bias|norm_first|pre_norm|causal", "default"),
 ]  # fmt: skip
+_CONFIGS = {"config", "cfg", "args", "conf", "hparams", "params", "opt", "hp"}
+_SIZES = {field.name for field in dataclasses.fields(Sizes)} | {"max_length"}
 
 
 def _meaning(name: str) -> str | None:
@@ -313,6 +235,20 @@ def _meaning(name: str) -> str | None:
         if re.search(pattern, name, flags):
             return said
     return None
+
+
+def _meant(sizes: dict[str, Any]) -> dict[str, Any]:
+    """The value of each meaning, from the sizes that are asked for."""
+    return sizes | {
+        "pad_id": 0,
+        "max_length": 128,
+        "device": "cpu",
+        "d_head": sizes["d_model"] // sizes["num_heads"],
+        "ratio": sizes["d_ff"] // sizes["d_model"],
+        "one": 1,
+        "two": 2,
+        "default": False,
+    }
 
 
 class _Loose:
@@ -334,130 +270,7 @@ class _Loose:
 
     def get(self, name: str, default: Any = None) -> Any:
         """A value by its name, as a dictionary gives it."""
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            return default
-
-
-@dataclasses.dataclass
-class Guess:
-    """How to build and call what was loaded; `unknown` arguments need an adapter."""
-
-    build: Callable[..., Any] | None
-    call: Callable[..., Any] | None
-    kind: str
-    pad_id: int | None
-    unknown: list[str]
-    known: dict[str, str]
-    inputs: list[str]
-
-
-def guess(space: dict[str, Any], name: str) -> Guess:
-    """How to build and call a class, or a function that builds, by argument names."""
-    maker = space[name]
-    known: dict[str, str] = {}
-    unknown: list[str] = []
-    config: Any = None
-    config_name = None
-    for parameter in inspect.signature(maker).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        required = parameter.default is parameter.empty
-        if parameter.name.lower() in (
-            "config",
-            "cfg",
-            "args",
-            "conf",
-            "hparams",
-            "params",
-            "opt",
-            "hp",
-        ):
-            config_name, config = parameter.name, _config_class(space, parameter)
-            continue
-        said = _meaning(parameter.name)
-        flag = isinstance(parameter.default, bool | str | type(None))
-        if (
-            said == "default"
-            or (flag and not required)
-            or (said is None and not required)
-        ):
-            continue
-        if said is None:
-            unknown.append(parameter.name)
-        else:
-            known[parameter.name] = said
-    pad = "pad_id" in known.values()
-
-    def build(**sizes: Any) -> Any:
-        values = _meant(sizes)
-        given = {one: values[said] for one, said in known.items()}
-        if config_name is not None:
-            given[config_name] = _configured(config, values)
-        globals_ = {
-            one: values[said]
-            for one, old in space.items()
-            if isinstance(old, int | float)
-            and not isinstance(old, bool)
-            and (said := _meaning(one)) in _SIZES
-        }
-        inner = space.get("__doctor_space__", space)
-        inner.update(globals_ if not known and config_name is None else {})
-        return maker(**given)
-
-    model = maker if inspect.isclass(maker) else None
-    inputs, unsure = _inputs_of(model)
-    kind = "encoder-decoder" if len(inputs) == 2 else "language model"
-    if re.search("encoder|bert|classif", name, re.IGNORECASE) and len(inputs) == 1:
-        kind = "encoder"
-    unknown += unsure
-    constant = next(
-        (v for n, v in space.items() if _meaning(n) == "pad_id" and type(v) is int),
-        None,
-    )
-    pad_id = 0 if pad or (config_name is not None and constant is None) else constant
-    pad_id = pad_id if pad or constant is not None else None
-    call = _with_targets if _wants_targets(model) and len(inputs) == 1 else None
-    return Guess(build, call, kind, pad_id, unknown, known, inputs)
-
-
-def _wants_targets(model: Any) -> bool:
-    """Whether forward may be given targets: some models then give all the logits."""
-    forward = getattr(model, "forward", None)
-    names = inspect.signature(forward).parameters if forward else {}
-    return any(names[n].default is None for n in ("targets", "labels") if n in names)
-
-
-def _with_targets(model: Any, ids: Any) -> Any:
-    """The call of such a model."""
-    named = "targets" in inspect.signature(model.forward).parameters
-    return model(ids, **{"targets" if named else "labels": ids})
-
-
-_SIZES = (
-    "d_model",
-    "num_heads",
-    "num_layers",
-    "d_ff",
-    "dropout",
-    "vocab_size",
-    "max_length",
-)
-
-
-def _meant(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The value of each meaning, from the sizes that are asked for."""
-    return sizes | {
-        "pad_id": 0,
-        "max_length": 128,
-        "device": "cpu",
-        "d_head": sizes["d_model"] // sizes["num_heads"],
-        "ratio": sizes["d_ff"] // sizes["d_model"],
-        "one": 1,
-        "two": 2,
-        "default": False,
-    }
+        return getattr(self, name, default)
 
 
 def _config_class(space: dict[str, Any], parameter: inspect.Parameter) -> Any:
@@ -477,44 +290,102 @@ def _configured(config: Any, values: dict[str, Any]) -> Any:
     """A configuration with the sizes asked for."""
     if config is None:
         return _Loose(values)
-    fields = [f for f in dataclasses.fields(config) if f.init]
     given = {}
-    for field in fields:
+    for field in dataclasses.fields(config):
         said = _meaning(field.name)
-        flag = isinstance(field.default, bool | str)
-        if said in values and said != "default" and not flag:
+        flag = said == "default" or isinstance(field.default, bool | str)
+        if field.init and said in values and not flag:
             given[field.name] = values[said]
     return config(**given)
 
 
-def _inputs_of(model: Any) -> tuple[list[str], list[str]]:
-    """The sequences that forward reads, and the arguments that no name explains."""
+@dataclasses.dataclass
+class Guess:
+    """How to build and call what was loaded; `unknown` arguments need an adapter."""
+
+    build: Callable[..., Any]
+    call: Callable[..., Any] | None
+    kind: str
+    pad_id: int | None
+    unknown: list[str]
+    known: dict[str, str]
+
+
+def guess(space: dict[str, Any], name: str) -> Guess:
+    """How to build and call a class, or a function that builds, by argument names."""
+    maker = space[name]
+    known: dict[str, str] = {}
+    unknown: list[str] = []
+    config: inspect.Parameter | None = None
+    for parameter in inspect.signature(maker).parameters.values():
+        said, default = _meaning(parameter.name), parameter.default
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.name.lower() in _CONFIGS:
+            config = parameter
+        elif said is None and default is parameter.empty:
+            unknown.append(parameter.name)
+        elif said and said != "default" and not isinstance(default, bool | str | None):
+            known[parameter.name] = said
+
+    def build(**sizes: Any) -> Any:
+        values = _meant(sizes)
+        given = {one: values[said] for one, said in known.items()}
+        if config is not None:
+            given[config.name] = _configured(_config_class(space, config), values)
+        elif not known:  # then constants of the file say how large the model is
+            for one, old in space.items():
+                if type(old) in (int, float) and (said := _meaning(one)) in _SIZES:
+                    space[one] = values[said]
+        return maker(**given)
+
+    model = maker if inspect.isclass(maker) else None
+    sequences, unsure = _inputs_of(model)
+    kind = "encoder-decoder" if sequences == 2 else "language model"
+    if sequences == 1 and re.search("encoder|bert|classif", name, re.IGNORECASE):
+        kind = "encoder"
+    call = _with_targets if sequences == 1 and _wants_targets(model) else None
+    ids = (v for n, v in space.items() if _meaning(n) == "pad_id" and type(v) is int)
+    pad_id = 0 if "pad_id" in known.values() else next(ids, None)
+    return Guess(build, call, kind, pad_id, unknown + unsure, known)
+
+
+def _inputs_of(model: Any) -> tuple[int, list[str]]:
+    """How many sequences forward reads, and its arguments that no name explains."""
     if model is None or getattr(model, "forward", None) in (None, nn.Module.forward):
-        return ["source", "target"], ["forward"] if model is not None else []
-    parameters = list(inspect.signature(model.forward).parameters.values())[1:]
+        return 2, ["forward"] if model is not None else []
     required = [
         p.name
-        for p in parameters
+        for p in list(inspect.signature(model.forward).parameters.values())[1:]
         if p.default is p.empty
         and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
-    masks = [n for n in required if "mask" in n.lower()]
-    rest = [n for n in required if n not in masks]
-    unsure = masks + rest[2:]
-    return rest[:2] or ["source"], [f"forward's {name}" for name in unsure]
+    masks = [name for name in required if "mask" in name.lower()]
+    rest = [name for name in required if name not in masks]
+    return min(len(rest), 2) or 1, [f"forward's {name}" for name in masks + rest[2:]]
+
+
+def _wants_targets(model: Any) -> bool:
+    """Whether forward may be given targets: some models then give all the logits."""
+    forward = getattr(model, "forward", None)
+    names = inspect.signature(forward).parameters if forward else {}
+    return any(names[n].default is None for n in ("targets", "labels") if n in names)
+
+
+def _with_targets(model: Any, ids: Any) -> Any:
+    """The call of such a model."""
+    named = "targets" in inspect.signature(model.forward).parameters
+    return model(ids, **{"targets" if named else "labels": ids})
 
 
 def adapter_text(target: str, name: str, found: Guess | None) -> str:
     """An adapter to fill in: what is known, and dots for the rest."""
     known = found.known if found else {}
+    unknown = [one for one in (found.unknown if found else []) if " " not in one]
     kind = found.kind if found else "encoder-decoder"
-    given = []
-    for one, said in known.items():
-        default = {"pad_id": "0", "max_length": "128", "device": '"cpu"', "one": "1"}
-        given.append(f"{one}={default.get(said, said)}")
-    given += [
-        f"{one}=..." for one in (found.unknown if found else []) if " " not in one
-    ]
+    values = {"pad_id": "0", "max_length": "128", "device": '"cpu"', "one": "1"}
+    given = [f"{one}={values.get(said, said)}" for one, said in known.items()]
+    given += [f"{one}=..." for one in unknown]
     inputs = "ids" if kind != "encoder-decoder" else "source, target"
     return f'''# mine.py: replace the dots; every name of the file is known here. Then
 #   python -m transformer doctor {target} --adapter mine.py
@@ -529,7 +400,13 @@ pad_id = 0  # None: there is no padding
 '''
 
 
-def read_adapter(file: Path, space: dict[str, Any]) -> dict[str, Any]:
+_ADAPTER = (
+    *("build", "call", "model", "kind", "pad_id", "window"),
+    *("loss", "greedy", "beam", "cached"),
+)
+
+
+def _read_adapter(file: Path, space: dict[str, Any]) -> dict[str, Any]:
     """What an adapter says; it knows all names of the student's file.
 
     Raises:
@@ -539,25 +416,43 @@ def read_adapter(file: Path, space: dict[str, Any]) -> dict[str, Any]:
         raise Refused(f"there is no adapter {file}")
     names = dict(space)
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-        exec(compile(tree, str(file), "exec"), names)
+        text = file.read_text(encoding="utf-8")
+        exec(compile(text, str(file), "exec"), names)
     except Exception as error:  # theirs
-        said = (str(error).splitlines() or [""])[0]
-        raise Refused(f"{file}: {type(error).__name__}: {said}") from None
-    given = {name for node in tree.body for name in _names_of(node)}
+        raise Refused(f"{file}: {one_line(error)}") from None
+    symbols = symtable.symtable(text, str(file), "exec").get_symbols()
+    given = {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
     return {name: names[name] for name in _ADAPTER if name in given}
 
 
-_ADAPTER = (
-    *("build", "call", "model", "kind", "pad_id", "window"),
-    *("loss", "schedule", "greedy", "beam", "cached"),
-)
+def examine_file(
+    target: str,
+    adapter: Path | None = None,
+    kind: str | None = None,
+    pad_id: int | None = None,
+) -> tuple[Report, Guess | None]:
+    """Examine `FILE.py:Class`, `FILE.ipynb:Class` or `package.module:name`.
 
+    Without an adapter the arguments' names say what they are; what they do not say is
+    in the guess that is returned beside the report.
 
-def _names_of(node: ast.stmt) -> list[str]:
-    """The names that a statement at top level gives a meaning to."""
-    if isinstance(node, _DEFINITIONS):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    parts = [part for target in targets for part in ast.walk(target)]
-    return [part.id for part in parts if isinstance(part, ast.Name)]
+    Raises:
+        Refused: in one line, for a file, a class or an adapter that cannot be read.
+        ValueError: for a kind that `examine` does not know.
+    """
+    with load(target) as (space, name):
+        said = {} if adapter is None else _read_adapter(adapter, space)
+        found: Guess | None = None
+        if "build" not in said and "model" not in said:
+            try:
+                found = guess(space, name)
+            except (TypeError, ValueError) as error:
+                raise Refused(f"{name}: {error}") from None
+            if found.unknown and "call" not in said:
+                unknown = f"unknown: {', '.join(found.unknown)}; an adapter can say"
+                return Report(name, untested={"all": unknown}), found
+            guessed = {n: getattr(found, n) for n in ("build", "call", "kind")}
+            said = {**guessed, "pad_id": found.pad_id, **said}
+        asked = {"kind": kind, "pad_id": pad_id}
+        said |= {n: value for n, value in asked.items() if value is not None}
+        return examine(**said, name=name), found
