@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from transformer.cli import main
 from transformer.doctor import CAUSES, examine
-from transformer.doctor.around import loss_faults, schedule_faults
+from transformer.doctor.around import loss_faults
 from transformer.doctor.loading import examine_file, guess, load
 from transformer.doctor.subject import OutOfTime, Refused, time_limit
 from transformer.doctor.tables import misreading
@@ -383,7 +383,7 @@ def test_a_model_of_the_library_is_sound(make) -> None:
     assert report.verdict == "sound", report
 
 
-# losses, schedules, decoding, parts
+# losses, decoding, parts
 
 
 def ids_of(found) -> list[str]:
@@ -434,21 +434,6 @@ def test_a_token_that_is_never_asked_for_is_found() -> None:
         return F.cross_entropy(x.mT, y, ignore_index=3)
 
     assert ids_of(loss_faults(loss, None, "logits", False)) == ["loss-ignores-token"]
-
-
-SCHEDULES = {
-    "paper": (lambda step: min(step**-0.5, step * 400**-1.5), []),
-    "from zero": (lambda step: min((step - 1) ** -0.5, step), ["schedule-from-zero"]),
-    "no warm-up": (lambda step: step**-0.5, ["schedule-no-warmup"]),
-    "constant": (lambda step: 1e-3, ["schedule-no-decay"]),
-    "max": (lambda step: max(step**-0.5, step * 400**-1.5), ["schedule-no-decay"]),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_is_read(name: str) -> None:
-    schedule, causes = SCHEDULES[name]
-    assert ids_of(schedule_faults(schedule)) == causes
 
 
 def sound_lm(**sizes):

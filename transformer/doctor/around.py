@@ -1,4 +1,4 @@
-"""What stands around a model: its loss, its schedule, and how it decodes.
+"""What stands around a model: its loss, and how it decodes.
 
 Made from book/workshop/museum.md: edit the chapter, not this file.
 """
@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from transformer.doctor.findings import Finding, finding
 from transformer.doctor.properties import moved
-from transformer.doctor.subject import Subject, one_line
+from transformer.doctor.subject import Subject
 
-__all__ = ["loss_faults", "schedule_faults", "cached_faults", "decoding_faults"]
+__all__ = ["loss_faults", "cached_faults", "decoding_faults"]
 
 
 def loss_faults(
@@ -96,37 +96,6 @@ def _fitted(rows: Tensor, probs: Tensor, labels: Tensor) -> tuple[float, float]:
     at = probs.gather(1, labels[:, None]) - rows.gather(1, labels[:, None]) / (k or 1.0)
     spread = (at.max() - at.min()).item()
     return k, max(left, 0.0 if spread < 0.05 else spread)
-
-
-def schedule_faults(schedule: Callable[[int], Any]) -> list[Finding]:
-    """What a learning rate does: it should rise in a line, then fall with √step."""
-
-    def rate(step: int) -> float:
-        return float(schedule(step))
-
-    try:
-        first = rate(1)
-    except (ZeroDivisionError, ValueError) as error:
-        return [finding("schedule-from-zero", f"step 1: {one_line(error)}")]
-    if not 0 < first < float("inf"):
-        return [finding("schedule-from-zero", f"rate(1) = {first}")]
-    steps = sorted({round(1.1**i) for i in range(150)})
-    rates = {step: rate(step) for step in steps}
-    peak = max(steps, key=lambda step: rates[step])
-    last = steps[-1]
-    if rates[last] > 0.99 * rates[peak]:
-        seen = f"rate({last:,}) = {rates[last]:.3g}, the highest {rates[peak]:.3g}"
-        return [finding("schedule-no-decay", seen)]
-    if peak == 1:
-        return [
-            finding("schedule-no-warmup", f"the highest rate is the first, {first:.3g}")
-        ]
-    falls = rate(16 * peak) / rate(4 * peak)
-    rises = rate(max(peak // 2, 2)) / rate(max(peak // 4, 1))
-    if abs(falls - 0.5) > 0.02 or (peak > 16 and abs(rises - 2) > 0.1):
-        seen = f"four times the steps: the rate × {falls:.2f}, the paper's × 0.50"
-        return [finding("schedule-other", seen)]
-    return []
 
 
 def cached_faults(

@@ -175,11 +175,6 @@ _CAUSES = """
   loss-sign: The loss falls as the right token gets rarer.
   ?loss-summed: The loss is a sum: it grows with the batch.
   loss-other: The gradient at the logits is not of the kind p − q.
-  schedule-from-zero: The schedule fails, or gives 0, at the first step.
-  schedule-no-decay: The rate does not fall after the warm-up.
-  schedule-no-warmup: The rate has no warm-up.
-  ?schedule-other: The rate is not the paper's: it should fall with the root of the
-    step.
 13-decoding
   cached-differs: Decoding with the cache gives other numbers than without.
   cached-position: Decoding with the cache is right at the first token alone: every

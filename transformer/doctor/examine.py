@@ -9,12 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transformer.doctor.around import (
-    cached_faults,
-    decoding_faults,
-    loss_faults,
-    schedule_faults,
-)
+from transformer.doctor.around import cached_faults, decoding_faults, loss_faults
 from transformer.doctor.examination import Answer, Examination
 from transformer.doctor.findings import Report
 from transformer.doctor.gates import evaluation, look_inside, runs
@@ -49,10 +44,7 @@ _PROPERTIES: dict[str, _Check] = {
 }
 
 
-CHECKS = (
-    *("runs", "evaluation", *_PROPERTIES),
-    *("loss", "schedule", "cached", "decoding"),
-)
+CHECKS = ("runs", "evaluation", *_PROPERTIES, "loss", "cached", "decoding")
 
 
 def examine(
@@ -63,7 +55,6 @@ def examine(
     kind: str = "encoder-decoder",
     pad_id: int | None = None,
     loss: Callable[..., Any] | None = None,
-    schedule: Callable[[int], Any] | None = None,
     greedy: Callable[..., Any] | None = None,
     beam: Callable[..., Any] | None = None,
     cached: Callable[..., Any] | None = None,
@@ -103,7 +94,7 @@ def examine(
             examine_part(examination)
         else:
             _examine_model(examination)
-        _around(examination, loss, schedule, greedy, beam, cached)
+        _around(examination, loss, greedy, beam, cached)
     finally:
         if state is not None and model is not None:
             for n, module in model.named_modules():
@@ -141,7 +132,6 @@ def _examine_model(x: Examination) -> None:
 def _around(
     x: Examination,
     loss: Callable[..., Any] | None,
-    schedule: Callable[[int], Any] | None,
     greedy: Callable[..., Any] | None,
     beam: Callable[..., Any] | None,
     cached: Callable[..., Any] | None,
@@ -155,8 +145,6 @@ def _around(
     if loss is not None:
         proved = "The loss's gradient is k (p − q)."
         ask("loss", proved, loss_faults, loss, s.pad_id, x.form, s.flat)
-    if schedule is not None:
-        ask("schedule", "The rate warms up and falls.", schedule_faults, schedule)
     if cached is not None and x.inputs:
         ask("cached", "Cached = uncached.", cached_faults, s, cached, x.inputs)
     if (greedy is not None or beam is not None) and x.inputs:
