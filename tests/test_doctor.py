@@ -17,7 +17,7 @@ from transformer.cli import main
 from transformer.doctor import CAUSES, examine
 from transformer.doctor.around import loss_faults
 from transformer.doctor.loading import examine_file, guess, load
-from transformer.doctor.subject import OutOfTime, Refused, time_limit
+from transformer.doctor.subject import Refused
 from transformer.doctor.tables import misreading
 from transformer.doctor.xray import xray
 from transformer.positional import sinusoids
@@ -605,15 +605,6 @@ def test_an_x_ray_spells_fused_attention_and_changes_no_switch(case: str) -> Non
     (attention,) = trace.attentions()
     assert attention.scale == pytest.approx(how.get("scale", 8**-0.5))
     torch.testing.assert_close(trace.output, attend(query, keys, keys + 1, **how))
-
-
-def test_a_forward_that_never_returns_ends() -> None:
-    def never() -> None:
-        while True:
-            pass
-
-    with time_limit(0.1), pytest.raises(OutOfTime, match="longer than"):
-        never()
 
 
 STUDENT = """

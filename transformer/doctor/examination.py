@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from transformer.doctor.findings import Finding, Report
-from transformer.doctor.subject import OutOfTime, Refused, Subject, one_line
+from transformer.doctor.subject import Refused, Subject, one_line
 from transformer.doctor.xray import Attention, Xray
 
 __all__ = ["Answer", "Examination"]
@@ -99,9 +99,6 @@ class Examination:
             answer = ask(*given)
         except Refused as reason:
             self.report.untested[name] = str(reason)
-        except OutOfTime as error:
-            self.report.untested[name] = str(error)
-            self.until = 0.0
         except Exception as error:  # theirs: anything may be raised
             self.report.untested[name] = one_line(error)
         else:
