@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -805,14 +804,3 @@ def test_names_of_arguments_say_what_they_are(tmp_path: Path) -> None:
     assert (config.n_embd, config.n_head, config.n_layer) == (16, 2, 3)
     assert (config.vocab_size, config.dropout, config.bias) == (23, 0.1, True)
     assert config.block_size == 128
-
-
-@pytest.mark.nightly
-def test_the_plugin_has_one_test_a_check(tmp_path: Path) -> None:
-    path = student(tmp_path, mask="None")
-    command = [sys.executable, "-m", "pytest", "-p", "transformer.cli.pytest_doctor"]
-    command += ["-p", "no:cacheprovider", "-rfs", "--doctor", f"{path}:Student"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert "1 failed" in run.stdout
-    assert "No causal mask" in run.stdout

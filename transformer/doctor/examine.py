@@ -20,7 +20,7 @@ from transformer.doctor.reading import positions, source
 from transformer.doctor.stack import dropout, norms, residuals, start, weights
 from transformer.doctor.subject import KINDS, Subject
 
-__all__ = ["CHECKS", "examine"]
+__all__ = ["examine"]
 
 
 _Check = Callable[[Examination], Answer]
@@ -42,9 +42,6 @@ _PROPERTIES: dict[str, _Check] = {
     "start": start,
     "masks": masks,
 }
-
-
-CHECKS = ("runs", "evaluation", *_PROPERTIES, "loss", "cached", "decoding")
 
 
 def examine(
