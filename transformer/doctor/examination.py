@@ -70,7 +70,6 @@ class Examination:
         self.trace: Xray | None = None
         self.attentions: list[Attention] = []
         self.layers: list[str] = []
-        self.style: str | None = None
         self.plain: Finding | None = None
         self.form = "logits"
 

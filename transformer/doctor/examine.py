@@ -4,7 +4,8 @@ Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from transformer.doctor.findings import Report
 from transformer.doctor.gates import evaluation, look_inside, runs
 from transformer.doctor.hiding import future, masks, padding
 from transformer.doctor.mixing import attention, batch, mixing
-from transformer.doctor.parts import examine_part
+from transformer.doctor.parts import give_table, read_table
 from transformer.doctor.reading import positions, source
 from transformer.doctor.stack import dropout, norms, residuals, start, weights
 from transformer.doctor.subject import KINDS, Subject
@@ -42,6 +43,7 @@ _PROPERTIES: dict[str, _Check] = {
     "start": start,
     "masks": masks,
 }
+_OF_ATTENTION = ("batch", "attention", "mixing", "future", "weights")
 
 
 def examine(
@@ -82,20 +84,24 @@ def examine(
     subject = Subject(kind, call, build, model, pad_id, window)
     examination = Examination(subject, report, seconds)
     began = time.monotonic()
-    state = None
-    if model is not None:
-        state = {n: module.training for n, module in model.named_modules()}
-        _fit_sizes(subject, model)
+    modes = {} if model is None else {part: part.training for part in model.modules()}
+    tables = [part.num_embeddings for part in modes if isinstance(part, nn.Embedding)]
+    if tables:  # the smallest is one of tokens
+        subject.sizes = replace(subject.sizes, vocab_size=min(tables))
     try:
-        if kind in ("attention", "positions"):
-            examine_part(examination)
+        if kind == "positions":
+            examination.check("positions", read_table, examination)
+        elif kind == "attention":
+            meaning = give_table(subject)
+            _examine_model(examination, _OF_ATTENTION)
+            if "future" in report.proved:
+                report.proved["future"] += meaning
         else:
-            _examine_model(examination)
+            _examine_model(examination, _PROPERTIES)
         _around(examination, loss, greedy, beam, cached)
     finally:
-        if state is not None and model is not None:
-            for n, module in model.named_modules():
-                module.training = state[n]
+        for part, mode in modes.items():
+            part.training = mode
     report.findings.sort(key=lambda found: found.level != "bug")
     report.seconds = time.monotonic() - began
     return report
@@ -106,24 +112,16 @@ def _direct(model: nn.Module, *inputs: Tensor) -> Any:
     return model(*inputs)
 
 
-def _fit_sizes(subject: Subject, model: nn.Module) -> None:
-    """The vocabulary of a model that is given, from its smallest table of tokens."""
-    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    if tables:
-        sizes = vars(subject.sizes) | {"vocab_size": min(tables)}
-        subject.sizes = type(subject.sizes)(**sizes)
-
-
-def _examine_model(x: Examination) -> None:
-    """All checks of a model that reads ids."""
+def _examine_model(x: Examination, names: Iterable[str]) -> None:
+    """The checks, of these names, of a model that reads ids."""
     x.check("runs", runs, x)
     if "runs" in x.report.untested or not x.inputs:
         return
     x.check("evaluation", evaluation, x)
     look_inside(x)
-    for name, ask in _PROPERTIES.items():
+    for name in names:
         if name not in x.report.failed and name not in x.report.proved:
-            x.check(name, ask, x)
+            x.check(name, _PROPERTIES[name], x)
 
 
 def _around(

@@ -64,7 +64,7 @@ def attention(x: Examination) -> Answer:
     if not output_projection(x.trace, first):
         seen = "no linear map follows the heads"
         found.append(finding("output-projection-missing", seen, first.where))
-    if s.build:
+    if s.build and not s.alone:
         found += _size_faults(x)
     if x.add("attention", found):
         return None

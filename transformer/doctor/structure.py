@@ -345,7 +345,7 @@ def weight_faults(
     spared = ("pooler", "token_type")
     silent = [
         name
-        for name in without_gradient(out, named)
+        for name in _without_gradient(out, named)
         if not any(part in name.lower() for part in spared)
     ]
     if not silent:
@@ -373,7 +373,7 @@ def weight_faults(
     return [finding("parameter-unused", seen, silent[0], name=silent[0])]
 
 
-def without_gradient(out: Tensor, named: dict[str, nn.Parameter]) -> list[str]:
+def _without_gradient(out: Tensor, named: dict[str, nn.Parameter]) -> list[str]:
     """The names of the parameters that a random sum of the outputs does not reach."""
     random = torch.Generator().manual_seed(2)
     total = (out * torch.randn(out.shape, generator=random)).sum()

@@ -42,7 +42,7 @@ class Sizes:
         return self.d_model // self.num_heads
 
 
-BATCH, _SOURCE, TARGET = 3, 7, 5
+_BATCH, _SOURCE, TARGET = 3, 7, 5
 
 
 class _Plain(TorchFunctionMode):
@@ -108,6 +108,7 @@ class Subject:
     model: nn.Module | None = None
     pad_id: int | None = None
     window: int | None = None
+    alone: bool = False  # one attention, without layers
     sizes: Sizes = field(default_factory=Sizes)
     flat: bool = False
     time_first: bool = False
@@ -151,19 +152,14 @@ class Subject:
         seed: int = 0,
     ) -> Any:
         """What the call returns, from the random numbers of a seed."""
-        modes = {module: module.training for module in model.modules()}
         model.train(train)
-        try:
-            with (
-                self.quiet(),
-                torch.random.fork_rng(devices=[]),
-                _Plain(self.still, self.bytes_too),
-            ):
-                torch.manual_seed(seed)
-                return self.call(model, *inputs)
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+        with (
+            self.quiet(),
+            torch.random.fork_rng(devices=[]),
+            _Plain(self.still, self.bytes_too),
+        ):
+            torch.manual_seed(seed)
+            return self.call(model, *inputs)
 
     def given(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs in the layout that the model reads."""
@@ -234,10 +230,6 @@ class Subject:
         given = self.given(inputs)
         return xray(lambda: self.raw(model, *given, train=train), model, hold)
 
-    def trace_of(self, model: nn.Module, *inputs: Any) -> Xray:
-        """The x-ray of a part, whose inputs are handed on as they are."""
-        return xray(lambda: self.raw(model, *inputs), model)
-
     def held(
         self, *inputs: Tensor, hold: str, model: nn.Module | None = None
     ) -> Tensor:
@@ -250,7 +242,7 @@ class Subject:
         last = self.sizes.vocab_size
         return [i for i in range(4, last - 1) if i != self.pad_id]
 
-    def ids(self, length: int, batch: int = BATCH, seed: int = 0) -> Tensor:
+    def ids(self, length: int, batch: int = _BATCH, seed: int = 0) -> Tensor:
         """Random words, all different within a sentence, as far as there are enough."""
         words = torch.tensor(self.allowed)
         random = torch.Generator().manual_seed(100 + seed)
@@ -263,7 +255,7 @@ class Subject:
         return torch.stack(rows)
 
     def inputs(
-        self, target: int = TARGET, seed: int = 0, batch: int = BATCH
+        self, target: int = TARGET, seed: int = 0, batch: int = _BATCH
     ) -> list[Tensor]:
         """A source where the model reads one, and a target."""
         target_ids = self.ids(target, batch, seed)
