@@ -708,7 +708,7 @@ def test_what_is_missing_complains_when_it_is_used(tmp_path: Path) -> None:
     )
     with load(f"{path}:A") as (space, _):
         assert isinstance(space["A"](), nn.Module)
-        with pytest.raises(ImportError, match="no_such_package.*the model uses it"):
+        with pytest.raises(ImportError, match="and the model uses it"):
             space["make"]()
 
 

@@ -4,6 +4,7 @@ Made from book/workshop/examination.md: edit the chapter, not this file.
 """
 
 import __future__
+
 import ast
 import contextlib
 import dataclasses

@@ -15,7 +15,6 @@ from transformer.doctor.findings import Finding, finding
 from transformer.doctor.xray import (
     MOVES,
     SOFTMAXES,
-    STOPS,
     Attention,
     Mask,
     Node,
@@ -151,18 +150,16 @@ def visible(attention: Attention) -> Tensor:
     return attention.weights.nan_to_num(nan=1.0).amax(dim=0) > 1e-7
 
 
-def _bad_value(mask: Mask) -> Finding | None:
-    """What is wrong with the number under a mask, if it lets hidden keys through."""
+def _open_mask(mask: Mask) -> Finding | None:
+    """How one mask acts on the scores, if it lets hidden keys through."""
     value, at = mask.value, mask.step.line
     seen = f"hidden scores: {value:g}"
     if mask.after:
-        return None
+        return finding("mask-after-softmax", "the softmax saw hidden scores", at)
     if mask.way == "multiply":
-        return finding("mask-multiplied", "hidden scores: 0", at)
+        return finding("mask-multiplied", seen, at)
     if mask.way == "add" and value >= 0:
         return finding("mask-added", f"the smallest number added: {value:g}", at)
-    if math.isnan(value):
-        return None
     if value > -1e-3:
         return finding("mask-not-minus", seen, at, value=value)
     if value > -100:
@@ -174,13 +171,7 @@ def mask_fault(trace: Xray, attentions: list[Attention]) -> Finding | None:
     """Why a mask that was applied does not hide: the way it acts on the scores."""
     for attention in attentions:
         for mask in masks_of(attention):
-            if mask.after:
-                return finding(
-                    "mask-after-softmax",
-                    "the softmax saw hidden scores",
-                    mask.step.line,
-                )
-            if found := _bad_value(mask):
+            if found := _open_mask(mask):
                 return found
         for node in dropped_masks(trace, attention):
             return finding("mask-dropped", "nothing reads the result", node.line)
@@ -270,19 +261,12 @@ def linear_feed_forward(trace: Xray, d_ff: int) -> Finding | None:
         inner = node.parents[-2]
         if inner.value.size(-1) != d_ff or is_fixed(inner):
             continue
-        here = inner
-        while here.op not in STOPS and here.parents:
-            if here.op in ("add", "add_") or len(here.parents) == 1:
-                plain = here.op in _SHAPES or here.op.startswith("add")
-                if not plain:
-                    break
-                here = here.parents[0]
-            else:
-                break
+        here, sums = inner, ("add", "add_")
+        while here.op in sums or (here.op in _SHAPES and len(here.parents) == 1):
+            here = here.parents[0]
         if here.op in ("mm", "addmm"):
             seen = f"a map to {d_ff} numbers, then at once a map from them"
-            where = ", ".join(x for x in (node.module, node.line) if x)
-            return finding("feed-forward-linear", seen, where)
+            return finding("feed-forward-linear", seen, node.where)
     return None
 
 
@@ -300,15 +284,11 @@ def output_projection(trace: Xray, attention: Attention) -> bool:
     )
     reached: list[Node] = [product]
     for node in trace.order[trace.order.index(product) + 1 :]:
-        if any(parent in reached for parent in node.parents):
-            if node.op in ("mm", "addmm", "convolution", "bmm", "baddbmm"):
-                return True
-            if (
-                node.op in _SHAPES
-                or node.op in SOFTMAXES
-                or node.op in ("cat", "stack")
-            ):
-                reached.append(node)
-                continue
+        if not any(parent in reached for parent in node.parents):
+            continue
+        if node.op in ("mm", "addmm", "convolution", "bmm", "baddbmm"):
+            return True
+        if node.op not in _SHAPES | SOFTMAXES | {"cat", "stack"}:
             return False
+        reached.append(node)
     return True

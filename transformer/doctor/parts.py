@@ -50,7 +50,7 @@ def give_table(subject: Subject) -> str:
     for meaning, hides in ((" (True = may attend)", False), (" (True = hidden)", True)):
         subject.call = partial(with_mask, hides=hides)
         with suppress(Exception):  # theirs: the checks will say so
-            if not future_leak(subject.run, *subject.inputs(), subject.allowed):
+            if not future_leak(subject.run, subject.inputs()[0], subject.allowed):
                 return meaning
     subject.call = partial(with_mask, hides=False)
     return ""

@@ -32,7 +32,7 @@ MOVES = frozenset(
 _PRODUCTS = frozenset({"bmm", "baddbmm"})
 
 
-STOPS = frozenset({"mm", "addmm", "embedding", "convolution", "native_layer_norm"})
+_STOPS = frozenset({"mm", "addmm", "embedding", "convolution", "native_layer_norm"})
 
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
@@ -278,7 +278,7 @@ def _scores_above(node: Node) -> list[Node]:
     seen: set[int] = set()
 
     def search(here: Node) -> list[Node]:
-        if id(here) in seen or here.op in STOPS:
+        if id(here) in seen or here.op in _STOPS:
             return []
         seen.add(id(here))
         if here.op in _PRODUCTS:
