@@ -486,19 +486,6 @@ def test_what_changes_no_result_may_change_on_the_way(dataset, tmp_path):
         run_steps(dataset, tmp_path, 1, model=fewer)
 
 
-@pytest.mark.parametrize("new", [True, False], ids=["moved", "replaced"])
-def test_a_folder_that_is_moved_while_it_trains_is_noticed(dataset, tmp_path, new):
-    run = train_translator(small_model(dataset), dataset, CONFIG, tmp_path / "run")
-    next(run)
-    (tmp_path / "run").rename(tmp_path / "moved")
-    if not new:
-        (tmp_path / "run").mkdir()
-    with pytest.raises(ValueError, match="run was moved or removed while it trained"):
-        list(run)
-    assert (tmp_path / "run").exists() != new
-    if not new:
-        assert list((tmp_path / "run").iterdir()) == []
-
 
 def test_a_run_stops_where_it_is_asked_to_and_goes_on(dataset, whole_run, tmp_path):
     asked, reported = [], []

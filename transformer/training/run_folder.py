@@ -196,7 +196,6 @@ class RunFolder:
             raise InvalidValue("a run needs the name of a folder, got ''")
         self.path = Path(path)
         self._locked: Path | None = None
-        self._place: tuple[int, int] | None = None  # of the folder on its disk
         self._description: bytes | None = None  # to be written with the first step
 
     @contextlib.contextmanager
@@ -226,7 +225,6 @@ class RunFolder:
             reason = error.strerror or error
             raise InvalidValue(f"cannot keep a run in {self.path}: {reason}") from None
         self._locked = key = self.path.resolve()
-        self._place = _place(self.path)
         self._holders[key] = self
         try:
             yield
@@ -375,10 +373,6 @@ class RunFolder:
         """Name in one line what a full disk or a read-only folder means."""
         if self._locked and self._holders.get(self._locked) is not self:
             raise InvalidValue(f"another training has taken {self.path} over")
-        if self._place is not None and _place(self.path) != self._place:
-            raise InvalidValue(
-                f"the run's folder {self.path} was moved or removed while it trained"
-            )
         try:
             yield
         except OSError as error:
@@ -389,15 +383,6 @@ class RunFolder:
                 f"{kept or 'no checkpoint is kept yet'}, and the same command goes on "
                 "from it once there is room"
             ) from None
-
-
-def _place(folder: Path) -> tuple[int, int] | None:
-    """Where a folder is on its disk: another of the same name is elsewhere."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _own_files(folder: Path, kind: re.Pattern[str]) -> list[str]:
