@@ -20,7 +20,6 @@ from transformer.beyond.text_generator import TextGenerator
 from transformer.checks import InvalidValue, require_positive
 from transformer.decoding.translator import Translator
 from transformer.text.subwords import SubwordTokenizer
-from transformer.training.config import TrainingConfig
 from transformer.training.loop import StepMetrics
 from transformer.weights.files import (
     read_training_state,
@@ -408,26 +407,13 @@ def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
         if found.get("schedule") is not None:  # which is compared step by step
             for name in ("schedule", "learning_rate", "warmup_steps", "cooldown"):
                 training.pop(name, None)
-        if found.get("schedule") is not None or not _depends_on_length(training):
+        plain = training.get("schedule", "inverse-sqrt") == "inverse-sqrt"
+        if plain and not training.get("cooldown"):  # no rate knows of the last step
             training.pop("epochs", None)
         for name in ("patience", "bf16", "micro_batch_tokens"):
             training.pop(name, None)
     left_out = "data", "diverged", "validation"
     return {n: x for n, x in found.items() if n not in left_out}
-
-
-def _depends_on_length(training: Mapping[str, Any]) -> bool:
-    """Whether the rate of a step depends on how many steps there are."""
-    try:
-        config = TrainingConfig(**training)
-    except (TypeError, ValueError):  # a description that is not of this version
-        return True
-    steps = range(1, 4 * config.warmup_steps, max(1, config.warmup_steps // 8))
-    lengths = 4 * config.warmup_steps, 8 * config.warmup_steps
-    return any(
-        len({config.learning_rate_at(step, length, 64) for length in lengths}) > 1
-        for step in steps
-    )
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -268,8 +268,9 @@ def train_translator(
             one that does not fit into a batch or that the model cannot read; for
             tokenizers that are not the model's; for a model without numbers (on meta);
             for a folder that cannot be written to, that has other files or another run,
-            that another training is writing to, or that not all processes share; with a folder, for a model or a tokenizer that cannot
-            be saved; for a loss that is not finite.
+            that another training is writing to, or that not all processes share; with a
+            folder, for a model or a tokenizer that cannot be saved; for a loss that is
+            not finite.
         ImportError: where sacreBLEU is not installed.
     """
     require_positive(checkpoint_every=checkpoint_every, keep_epochs=keep_epochs)
