@@ -486,7 +486,6 @@ def test_what_changes_no_result_may_change_on_the_way(dataset, tmp_path):
         run_steps(dataset, tmp_path, 1, model=fewer)
 
 
-
 def test_a_run_stops_where_it_is_asked_to_and_goes_on(dataset, whole_run, tmp_path):
     asked, reported = [], []
     run = train_translator(
