@@ -26,7 +26,7 @@ from transformer.decoding.step import (
     evaluating,
     plain_decoder,
 )
-from transformer.decoding.support import unwrap_for_search
+from transformer.decoding.support import unwrap
 
 __all__ = [
     "Sources",
@@ -50,7 +50,8 @@ def as_decoder(decoder: nn.Module | IncrementalDecoder) -> IncrementalDecoder:
     """The decoder itself, or for a model the plain one; else a ValueError."""
     if isinstance(decoder, IncrementalDecoder):
         return decoder
-    return plain_decoder(unwrap_for_search(decoder))
+    other = " or a decoder (PromptDecoder for a language model)"
+    return plain_decoder(unwrap(decoder, "a search", other))
 
 
 def require_length(config: SearchConfig, max_length: int) -> None:

@@ -18,7 +18,6 @@ from transformer.weights.classes import foreign_parts, registered_class
 __all__ = [
     "unwrap",
     "unwrap_to",
-    "unwrap_for_search",
     "has_global_hooks",
     "has_hooks",
     "overridden",
@@ -64,7 +63,9 @@ def unwrap_to(
         if inner is None:
             kinds = kind if isinstance(kind, tuple) else (kind,)
             needed = " or ".join(with_article(each.__name__) for each in kinds)
-            got = with_article(type(model).__name__) + _advice(kind, model, taker)
+            got = with_article(type(model).__name__)
+            if isinstance(getattr(model, "model", None), kind):
+                got += f": give {type(model).__name__.lower()}.model"
             raise InvalidValue(f"{taker} needs {needed}{other}, got {got}")
         if not _is_transparent(wrapper):
             raise InvalidValue(
@@ -72,40 +73,6 @@ def unwrap_to(
                 "pass this would pass over: give the model that is inside"
             )
     return inner
-
-
-def unwrap_for_search(model: Any) -> Transformer:
-    """The Transformer that a search is given where it is given no decoder.
-
-    Raises:
-        ValueError: for what `unwrap` refuses, and for half of a decoder.
-    """
-    lacks = [part for part in ("model", "prefill") if not hasattr(model, part)]
-    if not isinstance(model, nn.Module) and len(lacks) == 1:
-        name = type(model).__name__
-        advice = ""
-        if hasattr(getattr(model, "decoder", None), "prefill"):
-            advice = f": give {name.lower()}.decoder"
-        elif isinstance(getattr(model, "model", None), Transformer):
-            advice = f": give {name.lower()}.model"
-        raise InvalidValue(
-            f"a decoder needs `model` and `prefill`, {name} lacks `{lacks[0]}`{advice}"
-        )
-    other = " or a decoder (PromptDecoder for a language model)"
-    return unwrap(model, "a search", other)
-
-
-_TRAINERS = {"LanguageModel": "train_language_model", "Transformer": "train_translator"}
-
-
-def _advice(kind: Any, model: object, taker: str) -> str:
-    """Where the model of a kind is in what was given instead, or who trains that."""
-    if isinstance(getattr(model, "model", None), kind):
-        return f": give {type(model).__name__.lower()}.model"
-    names = [each.__name__ for each in type(model).__mro__]
-    trainer = next((_TRAINERS[name] for name in names if name in _TRAINERS), None)
-    trains = trainer and taker.startswith("train")
-    return f": {trainer} trains one" if trains else ""
 
 
 _TRANSPARENT = {
