@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer.checks import with_article
+from transformer.checks import InvalidType, InvalidValue, with_article
 from transformer.decoder import Decoder, DecoderLayer
 from transformer.encoder import Encoder, EncoderLayer, FeedForward, Residual
 from transformer.multi_head import MultiHeadAttention
@@ -85,7 +85,7 @@ def from_torch(theirs: nn.Module) -> Any:
     """
     if not isinstance(theirs, nn.Module):
         kind = with_article(type(theirs).__name__)
-        raise TypeError(f"from_torch takes one of PyTorch's modules, got {kind}")
+        raise InvalidType(f"from_torch takes one of PyTorch's modules, got {kind}")
     # What `out_proj` is: a linear layer under another name.
     linear = nn.modules.linear.NonDynamicallyQuantizableLinear
     _require_known(theirs, _THEIRS, (*_THEIRS, *_PARTS, linear))
@@ -102,7 +102,7 @@ def _require_known(
             where = f" at {place}" if place else ""
             own = " with its own forward" if type(part) in known else ""
             name = f"{type(part).__module__}.{type(part).__qualname__}"
-            raise ValueError(f"the class {name}{own}{where} is not known here")
+            raise InvalidValue(f"the class {name}{own}{where} is not known here")
 
 
 def _made(theirs: Any) -> Any:
@@ -124,12 +124,12 @@ def _attention(theirs: nn.MultiheadAttention) -> MultiHeadAttention:
     width = theirs.embed_dim
     for name, plain in (("kdim", width), ("vdim", width), ("add_zero_attn", False)):
         if getattr(theirs, name) != plain:
-            raise ValueError(
+            raise InvalidValue(
                 f"{name} is {getattr(theirs, name)!r}, expected {plain!r}: ours has "
                 "no such attention"
             )
     if theirs.bias_k is not None:
-        raise ValueError("add_bias_kv is True, expected False")
+        raise InvalidValue("add_bias_kv is True, expected False")
     bias = theirs.in_proj_bias is not None
     with shapes_only():
         ours = MultiHeadAttention(width, theirs.num_heads, theirs.dropout, bias)
@@ -171,7 +171,7 @@ def _activation(layer: Any) -> nn.Module:
         activation = _ACTIVATIONS[found]()
     else:
         name = getattr(found, "__name__", type(found).__name__)
-        raise ValueError(f"the activation {name} is not known here")
+        raise InvalidValue(f"the activation {name} is not known here")
     if not layer.dropout.p:
         return activation
     return nn.Sequential(activation, copy.deepcopy(layer.dropout))
@@ -247,7 +247,7 @@ def _shown(mask: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         hidden = mask == -torch.inf
         if not mask.is_floating_point() or mask.masked_fill(hidden, 0).any():
-            raise ValueError(
+            raise InvalidValue(
                 "a mask must be boolean, or add 0 and -inf alone: ours hides or "
                 "shows, and adds no bias to scores"
             )
