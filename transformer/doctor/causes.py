@@ -96,8 +96,6 @@ _CAUSES = """
     the code.
   ?dropout-never: With dropout=0.5 training is not random: the rate goes nowhere.
 08-masks
-  byte-mask: A mask of bytes: today's torch refuses it, and wants booleans. (What
-    follows was found with booleans in their place.)
   future-leak-no-mask: No causal mask reaches the self-attention over the {what}.
   future-leak-inverted: The causal mask is inverted: each position attends to the
     future, not to the past.

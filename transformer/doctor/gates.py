@@ -20,10 +20,6 @@ def runs(x: Examination) -> Answer:
     s = x.subject
     x.plain = plain_tensors(s.make())  # before it leaves any of its own
     failed = s.failure(*s.inputs())
-    if failed is not None and "boolean masks" in str(failed):
-        s.bytes_too = True
-        x.add("runs", finding("byte-mask", one_line(failed)))
-        failed = s.failure(*s.inputs())
     if failed is not None and s.reads_source:
         failed = _otherwise(x, failed)
     if failed is not None:

@@ -51,10 +51,9 @@ class _Plain(TorchFunctionMode):
     It sees every call of torch, from wherever it comes, and ends with the examination.
     """
 
-    def __init__(self, still: bool, bytes_too: bool = False) -> None:
+    def __init__(self, still: bool) -> None:
         super().__init__()
-        self.still, self.bytes_too = still, bytes_too
-        self.away = not torch.cuda.is_available()
+        self.still, self.away = still, not torch.cuda.is_available()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -66,9 +65,6 @@ class _Plain(TorchFunctionMode):
                 return args[0]
             args = tuple("cpu" if _is_cuda(one) else one for one in args)
             kwargs = {n: "cpu" if _is_cuda(v) else v for n, v in kwargs.items()}
-        if self.bytes_too and name.rstrip("_") == "masked_fill":
-            args = tuple(_as_booleans(one) for one in args)
-            kwargs = {n: _as_booleans(v) for n, v in kwargs.items()}
         if not self.still:
             return func(*args, **kwargs)
         if name.rstrip("_") in ("dropout", "alpha_dropout", "feature_dropout"):
@@ -77,12 +73,6 @@ class _Plain(TorchFunctionMode):
             args = args[:4] + (0.0,) * (len(args) > 4) + args[5:]
             kwargs.pop("dropout_p", None)
         return func(*args, **kwargs)
-
-
-def _as_booleans(value: Any) -> Any:
-    """A tensor of bytes as booleans; anything else as it is."""
-    is_bytes = isinstance(value, Tensor) and value.dtype == torch.uint8
-    return value.bool() if is_bytes else value
 
 
 def _is_cuda(value: Any) -> bool:
@@ -114,7 +104,6 @@ class Subject:
     time_first: bool = False
     last_alone: bool = False
     still: bool = False  # dropout is taken out: it would not stop in evaluation
-    bytes_too: bool = False  # masks of bytes are made booleans
     source_length: int = _SOURCE
     lengths_agree: bool = False
     built: dict[Sizes, nn.Module] = field(default_factory=dict)
@@ -153,11 +142,7 @@ class Subject:
     ) -> Any:
         """What the call returns, from the random numbers of a seed."""
         model.train(train)
-        with (
-            self.quiet(),
-            torch.random.fork_rng(devices=[]),
-            _Plain(self.still, self.bytes_too),
-        ):
+        with self.quiet(), torch.random.fork_rng(devices=[]), _Plain(self.still):
             torch.manual_seed(seed)
             return self.call(model, *inputs)
 
