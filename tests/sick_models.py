@@ -323,7 +323,7 @@ BUGS = [
     spelled("learnable", FILL, FILL.replace("-1e30", "-1e4"), "mask-can-be-unlearned", level="look"),
     spelled("half", FILL, FILL.replace("-1e30", "-1e9"), "mask-overflows-half", level="look"),
     house_bug("dropout in eval", "self.dropout if self.training else 0.0", "0.1", "dropout-in-eval"),
-    house_bug("functional dropout", "return self.contract(self.expand(x).relu())", "return F.dropout(self.contract(self.expand(x).relu()), 0.1)", "dropout-in-eval"),
+    house_bug("functional dropout", "return self.contract(self.activation(self.expand(x)))", "return F.dropout(self.contract(self.activation(self.expand(x))), 0.1)", "dropout-in-eval"),
     house_bug("merged by view", "heads.transpose(-3, -2).flatten(-2)", "heads.reshape(query.shape)", "heads-by-view"),
     house_bug(
         "split by view", "return torch.unflatten(x, -1, (self.num_heads, -1)).transpose(-3, -2)",
@@ -338,7 +338,7 @@ BUGS = [
     house_bug("dropout on the residual", POST, "return self.norm(self.dropout(x + sublayer(x)))", "dropout-on-residual"),
     pre_bug("no last norm", "nn.LayerNorm(d_model) if norm_first else nn.Identity()", "nn.Identity()", "final-norm-missing", level="look"),
     house_bug("norm over time", POST, "return F.layer_norm((x + self.dropout(sublayer(x))).mT, (x.size(1),)).mT * self.norm.weight", "norm-over-batch", "mixed-outside-attention"),
-    house_bug("no activation", "self.expand(x).relu()", "self.expand(x)", "feed-forward-linear"),
+    house_bug("no activation", "self.activation(self.expand(x))", "self.expand(x)", "feed-forward-linear"),
     house_bug(
         "one layer repeated", "DecoderLayer(d_model, num_heads, d_ff, dropout, norm_first)\n            for _ in range(num_layers)",
         "[DecoderLayer(d_model, num_heads, d_ff, dropout, norm_first)] * num_layers", "layers-shared",

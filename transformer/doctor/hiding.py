@@ -54,8 +54,12 @@ def future(x: Examination) -> Answer:
         if leaks and x.explained("future"):
             return None
         if leaks:
+            seen = _said(x, leaks, ragged)
+            if x.trace and (weak := mask_fault(x.trace, x.attentions)):
+                both = f"{seen}; {weak.evidence}"
+                return finding(weak.cause, both, weak.where, **gaps(x.attentions))
             at = x.attentions[0].where if x.attentions else None
-            return finding("future-leak-with-padding", _said(x, leaks, ragged), at)
+            return finding("future-leak-with-padding", seen, at)
     return "No output depends on a later token, in training or evaluation."
 
 
