@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from transformer.cli.console import print_error, printable
+from transformer.cli.console import print_error
 from transformer.cli.doctor import doctor
 from transformer.cli.evaluate import evaluate
 from transformer.cli.explore import explore
@@ -127,5 +127,5 @@ def explain_usage(error: click.UsageError) -> tuple[str, str]:
 
 def refuse(message: str, program: str = PROGRAM) -> int:
     """Say in one line what is wrong; the exit code."""
-    print_error(printable(f"{program}: {message}"))
+    print_error(f"{program}: {message}")
     return 2

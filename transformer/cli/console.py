@@ -67,10 +67,10 @@ def printable(message: str) -> str:
 
 
 def print_error(message: str) -> None:
-    """Print to standard error, and go on where it is closed or nobody reads it."""
+    """Print a line to standard error; where it is closed or nobody reads it, go on."""
     if sys.stderr is not None:
         with contextlib.suppress(BrokenPipeError):  # as in `train 2>&1 | head`
-            print(message, file=sys.stderr, flush=True)
+            print(printable(message), file=sys.stderr, flush=True)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

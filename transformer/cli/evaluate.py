@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from transformer.beyond.text_generator import TextGenerator, encode_text
 from transformer.checks import optional_import
-from transformer.cli.console import is_terminal, print_error, printable, writing
+from transformer.cli.console import is_terminal, print_error, writing
 from transformer.cli.models import (
     load_model,
     report_cut,
@@ -138,7 +138,7 @@ def measure_translator(
         result |= search | {"cut": len(cut)}
     for index, error in errors.items():
         number = f"sentence {index + 1}"
-        print_error(printable(f"{PROGRAM}: {number} counts as blank: {error}"))
+        print_error(f"{PROGRAM}: {number} counts as blank: {error}")
     report_cut(len(cut))
     scores = corpus_scores(found, references, text, 1000)
     for name, value in scores._asdict().items():
@@ -227,4 +227,4 @@ def find_data_of_run(weights: Path) -> Path:
 def report_change(data: str) -> None:
     """Say that a run was trained beside another validation set."""
     message = f"the validation set in {data} has changed since the training"
-    print_error(printable(f"{PROGRAM}: {message}"))
+    print_error(f"{PROGRAM}: {message}")

@@ -10,7 +10,6 @@ import torch
 from transformer.cli.console import (
     is_terminal,
     print_error,
-    printable,
     read_lines,
     require_complete_line,
 )
@@ -116,7 +115,7 @@ def generate(
         except ValueError as error:
             failures += 1
             where = "" if typed else f"{PROGRAM}: line {index + 1}: "
-            print_error(printable(f"{where}{error}"))
+            print_error(f"{where}{error}")
             if not typed:
                 print(flush=True)
     report_unknown(unknown)

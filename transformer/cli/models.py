@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformer.beyond.text_generator import TextGenerator
 from transformer.checks import optional_import
-from transformer.cli.console import print_error, printable
+from transformer.cli.console import print_error
 from transformer.cli.options import PROGRAM
 from transformer.cli.resources import find_device
 from transformer.decoding.translator import Translator
@@ -120,4 +120,4 @@ def report_unknown(found: Iterable[Sequence[str]]) -> None:
         names = ", ".join(characters[:5]) + ", …" * (len(characters) > 5)
         have = "1 sentence has" if len(found) == 1 else f"{len(found):,} sentences have"
         message = f"{have} characters that no training sentence had: {names}"
-        print_error(printable(f"{PROGRAM}: {message}"))
+        print_error(f"{PROGRAM}: {message}")

@@ -10,7 +10,6 @@ import click
 from transformer.cli.console import (
     is_terminal,
     print_error,
-    printable,
     read_lines,
     require_complete_line,
 )
@@ -125,7 +124,7 @@ def translate(
             if index in errors:
                 where = "" if typed else f"{PROGRAM}: line {done + index + 1}: "
                 message = explain_error(errors[index], weights)
-                print_error(printable(f"{where}{message}"))
+                print_error(f"{where}{message}")
             if not (typed and index in errors):
                 print(translation)
         if sys.stdout is not None:
@@ -154,10 +153,8 @@ def note_unquoted(arguments: Iterable[str]) -> None:
     if len(arguments) > 1 and all(len(each.split()) == 1 for each in arguments):
         sentence = " ".join(arguments)
         print_error(
-            printable(
-                f"{PROGRAM}: each argument is taken as a text of its own; "
-                f'put quotes around a text of several words: "{sentence}"'
-            )
+            f"{PROGRAM}: each argument is taken as a text of its own; "
+            f'put quotes around a text of several words: "{sentence}"'
         )
 
 
