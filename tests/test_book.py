@@ -57,7 +57,7 @@ def prose(page: Path) -> str:
 
 def test_numbers_in_prose_come_from_the_run(chapter: Path) -> None:
     words = re.sub(
-        r"\b(?:[Ss]ections?|[Cc]hapters?|[Pp]oints?|Python|PyTorch|torch)"
+        r"\b(?:[Ss]ections?|[Cc]hapters?|[Pp]oints?|Llama|Python|PyTorch|torch)"
         r" \d[\d.]*",
         "",
         prose(chapter),
