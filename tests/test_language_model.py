@@ -1,5 +1,6 @@
 """Language models: equal to GPT-2 of transformers, causal, cached as uncached."""
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -608,14 +609,16 @@ def test_an_attention_may_be_compiled() -> None:
 def test_training_on_a_text_learns_it_and_is_repeatable() -> None:
     ids = torch.arange(200) % 7
     losses = []
-    for _ in range(2):
+    for steps in (150, 20):
         model = LanguageModel(config(dropout=0.0)).eval()
         torch.manual_seed(1)
         for weight in model.parameters():
             nn.init.normal_(weight, std=0.1)
-        losses.append(list(train_on_text(model, ids, 150, 4, 12, 0.01, seed=3)))
+        run = train_on_text(model, ids, 150, 4, 12, 0.01, seed=3)
+        losses.append(list(itertools.islice(run, steps)))
+        run.close()
         assert not model.training
-    assert losses[0] == losses[1]
+    assert losses[0][:20] == losses[1]
     assert losses[0][0] > 1.5 > 0.3 > losses[0][-1]
 
 
