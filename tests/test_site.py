@@ -410,13 +410,15 @@ NUMBERED = sorted(
     )
 )
 # Squares of heat maps that have a number in them, and the width or height of the least.
+# A query, a key or a value drawn as squares is a list of numbers, and always has them.
 LEAST_NUMBERED = """() => {
   const box = e => e.getBoundingClientRect(), shown = e => box(e).width > 0;
   const within = (b, x, y) => b.left < x && x < b.right && b.top < y && y < b.bottom;
   const sides = [];
   for (const svg of document.querySelectorAll("svg.figure, .attnview svg")) {
     const squares = [...svg.querySelectorAll("g.heat, rect[data-q]")].map(box);
-    for (const number of svg.querySelectorAll("g.number, .attn-value")) {
+    const listed = ":not(.heat-query, .heat-key, .heat-value)";
+    for (const number of svg.querySelectorAll(`g.number${listed}, .attn-value`)) {
       if (!shown(number)) continue;
       const { x, y, width, height } = box(number);
       const square = squares.find(b => within(b, x + width / 2, y + height / 2));
