@@ -15,50 +15,43 @@ import itertools
 import math
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from race import RESULTS, begun, keep, made_here, one_by_one
 from torch import nn
 from torch.nn import functional as F
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import begun, keep, made_here  # noqa: E402
-
-from bookkit import broken  # noqa: E402
-from bookkit.broken import HALF  # noqa: E402
-from transformer.masks import padding_mask  # noqa: E402
-from transformer.model import Transformer  # noqa: E402
-from transformer.phrasebook.grammar import (  # noqa: E402
+from bookkit import broken
+from bookkit.broken import HALF
+from transformer.masks import padding_mask
+from transformer.model import Transformer
+from transformer.phrasebook.grammar import (
     phrasebook_examples,
     sample_pairs,
 )
-from transformer.text.batches import (  # noqa: E402
+from transformer.text.batches import (
     Batch,
     Example,
     batches_by_tokens,
     example_length,
     make_batch,
 )
-from transformer.text.words import BOS_ID, EOS_ID  # noqa: E402
-from transformer.training import loop  # noqa: E402
-from transformer.training.accuracy import exact_match  # noqa: E402
-from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.loop import (  # noqa: E402
+from transformer.text.words import BOS_ID, EOS_ID
+from transformer.training import loop
+from transformer.training.accuracy import exact_match
+from transformer.training.config import TrainingConfig
+from transformer.training.loop import (
     paper_adam,
     phrasebook_model,
     train,
     train_step,
 )
-from transformer.training.loss import label_smoothed_loss  # noqa: E402
+from transformer.training.loss import label_smoothed_loss
 
-RESULTS = ROOT / "benchmarks" / "results" / "ablations.json"
 THIN = 5  # steps to a stored point of a curve
 SHOCK = 150  # the step whose batch goes wrong in two of the variants
 
@@ -348,10 +341,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--out", type=Path, default=RESULTS)
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found = begun(choice.out, variants={})
+    path = RESULTS / "ablations.json"
+    found = begun(path, variants={})
     found |= {
         "command": "python benchmarks/ablations.py",
         "training": dataclasses.asdict(HALF),
@@ -359,28 +352,21 @@ def main() -> None:
         "shock_at": SHOCK,
     }
     made = made_here()
-    wanted = [(seed, name) for seed in choice.seeds for name in choice.only]
-    runs = [
-        (seed, name)
-        for seed, name in wanted
+    missing = [
+        f"{name} {seed}"
+        for seed in choice.seeds
+        for name in choice.only
         if str(seed) not in found["variants"].get(name, {}).get("runs", {})
     ]
-    print(f"{len(wanted) - len(runs)} of {len(wanted)} runs are there already")
-    started = time.monotonic()
-    for done, (seed, name) in enumerate(runs, start=1):
-        result = run(VARIANTS[name], seed)
+    for job in one_by_one(missing):
+        name, seed = job.split()
+        result = run(VARIANTS[name], int(seed))
         entry = found["variants"].setdefault(name, {"runs": {}})
         entry["description"] = VARIANTS[name].description
         entry["made"] = made
-        entry["runs"][str(seed)] = result
-        keep(choice.out, found)
-        left = (time.monotonic() - started) / done * (len(runs) - done)
-        print(
-            f"{done:3}/{len(runs)}  {name:20} seed {seed}  "
-            f"loss {result['loss'][-1] or math.nan:.3f}  exact {result['exact']:6.1%}  "
-            f"about {left / 60:.0f} min left",
-            flush=True,
-        )
+        entry["runs"][seed] = result
+        keep(path, found)
+        print(f"  loss {result['loss'][-1]}, exact {result['exact']:.1%}")
 
 
 if __name__ == "__main__":

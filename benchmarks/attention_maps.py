@@ -10,20 +10,14 @@ benchmarks/results/attention_maps.json; one that is there already is not made ag
 """
 
 import argparse
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import torch
+from race import RESULTS, ROOT, begun, keep, made_here, one_by_one
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import begun, keep, made_here  # noqa: E402
-
-from transformer import (  # noqa: E402
+from transformer import (
     Head,
     TrainingConfig,
     Translator,
@@ -32,18 +26,17 @@ from transformer import (  # noqa: E402
     make_batch,
     train,
 )
-from transformer.maps import all_heads  # noqa: E402
-from transformer.phrasebook.grammar import (  # noqa: E402
+from transformer.maps import all_heads
+from transformer.phrasebook.grammar import (
     phrasebook_examples,
     phrasebook_tokenizers,
     sample_pairs,
 )
-from transformer.text.words import PAD_ID  # noqa: E402
-from transformer.training.accuracy import exact_match  # noqa: E402
-from transformer.training.loop import phrasebook_model  # noqa: E402
+from transformer.text.words import PAD_ID
+from transformer.training.accuracy import exact_match
+from transformer.training.loop import phrasebook_model
 
 CHAPTER = ROOT / "book" / "14-attention-maps.md"
-RESULTS = ROOT / "benchmarks" / "results" / "attention_maps.json"
 ASKS = 0.2  # the score from which on a head counts as an owner head
 
 
@@ -161,10 +154,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--models", type=Path, help="folder to keep trained models in")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found = begun(choice.out, runs={})
+    path = RESULTS / "attention_maps.json"
+    found = begun(path, runs={})
     found |= {
         "command": "python benchmarks/attention_maps.py",
         **made_here(),
@@ -172,21 +165,14 @@ def main() -> None:
     }
     chapter = chapters_measures()
     names = ["shipped", *map(str, choice.seeds)]
-    names = [name for name in names if name not in found["runs"]]
-    started = time.monotonic()
-    for done, name in enumerate(names, start=1):
+    for name in one_by_one([name for name in names if name not in found["runs"]]):
         shipped = name == "shipped"
         translator = (
             Translator.phrasebook() if shipped else trained(int(name), choice.models)
         )
         run = found["runs"][name] = measured(translator, chapter)
-        keep(choice.out, found)
-        left = (time.monotonic() - started) / done * (len(names) - done)
-        print(
-            f"{done}/{len(names)}  {name:8} exact {run['exact']:6.1%}  "
-            f"owner heads {len(run['owner_heads'])}  about {left / 60:.0f} min left",
-            flush=True,
-        )
+        keep(path, found)
+        print(f"  exact {run['exact']:.1%}, owner heads {len(run['owner_heads'])}")
 
 
 if __name__ == "__main__":

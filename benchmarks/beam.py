@@ -12,24 +12,17 @@ import argparse
 import datetime
 import json
 import platform
-import sys
 import time
-from pathlib import Path
 
 import torch
+from race import RESULTS, keep, one_by_one, processor
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from transformer.decoding.beam import beam_search
+from transformer.model import Transformer
+from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs
+from transformer.training.config import TrainingConfig
+from transformer.training.loop import phrasebook_model, train
 
-from race import keep, processor  # noqa: E402
-
-from transformer.decoding.beam import beam_search  # noqa: E402
-from transformer.model import Transformer  # noqa: E402
-from transformer.phrasebook.grammar import phrasebook_examples, sample_pairs  # noqa: E402
-from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.loop import phrasebook_model, train  # noqa: E402
-
-RESULTS = ROOT / "benchmarks" / "results" / "beam.json"
 SENTENCES, TESTS = 10_000, 300
 BEAM_SIZES, PENALTIES = (1, 2, 4, 8, 16, 32), (0.0, 0.6)
 LONGEST = 31  # eos needs the last of the model's 32 positions
@@ -70,18 +63,14 @@ def main() -> None:
     """Train, search, write."""
     ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ask.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    ask.add_argument("--sentences", type=int, default=SENTENCES)
-    ask.add_argument("--tests", type=int, default=TESTS)
-    ask.add_argument("--out", type=Path, default=RESULTS)
-    options = ask.parse_args()
-    seeds = options.seeds
+    seeds = ask.parse_args().seeds
     torch.set_num_threads(1)
-    examples = phrasebook_examples(sample_pairs(options.tests, 13, held_out=True))
+    examples = phrasebook_examples(sample_pairs(TESTS, 13, held_out=True))
     runs, started = [], time.perf_counter()
-    for done, seed in enumerate(seeds):
+    for seed in map(int, one_by_one([*map(str, seeds)])):
         model = phrasebook_model(seed)
         config = TrainingConfig(epochs=1, warmup_steps=100, seed=seed)
-        sentences = phrasebook_examples(sample_pairs(options.sentences, seed))
+        sentences = phrasebook_examples(sample_pairs(SENTENCES, seed))
         for step in train(model, sentences, config):
             if step.step % 50 == 0:
                 print(f"seed {seed}: step {step.step} of {step.total_steps}")
@@ -91,9 +80,6 @@ def main() -> None:
                 run = {"seed": seed, **measure(model, examples, size, alpha)}
                 runs.append(run)
                 print(json.dumps(run))
-        spent = (time.perf_counter() - started) / 60
-        left = spent / (done + 1) * (len(seeds) - done - 1)
-        print(f"seed {seed} is done; about {left:.0f} minutes left", flush=True)
     made = {
         "command": "python benchmarks/beam.py",
         "date": datetime.date.today().isoformat(),
@@ -105,13 +91,12 @@ def main() -> None:
     }
     stored = {
         "made": made,
-        "sentences": options.sentences,
-        "tests": options.tests,
+        "sentences": SENTENCES,
+        "tests": TESTS,
         "beam_sizes": BEAM_SIZES,
         "runs": runs,
     }
-    keep(options.out, stored)
-    print(f"wrote {options.out}")
+    keep(RESULTS / "beam.json", stored)
 
 
 if __name__ == "__main__":

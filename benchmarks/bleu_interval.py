@@ -1,6 +1,6 @@
 """What each test sentence adds to a BLEU score, so that chapter 16 can resample them.
 
-    python benchmarks/bleu_interval.py RUN [RUN ...] --data FOLDER [--out FILE]
+    python benchmarks/bleu_interval.py RUN [RUN ...] --data FOLDER
 
 RUN is the folder of a run of `python -m transformer train`, finished or not. Its
 weights are those of the moving average with the lowest validation loss; it translates
@@ -9,25 +9,21 @@ the test sentences with greedy search and with a beam of 5. Nothing is chosen by
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
+from ingredients import add_data
+from race import RESULTS
+from translation import split_of, this_machine
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from ingredients import add_data  # noqa: E402
-from translation import split_of, this_machine  # noqa: E402
-
-from transformer.checks import optional_import  # noqa: E402
-from transformer.training.bleu import corpus_scores  # noqa: E402
-from transformer.training.run_folder import (  # noqa: E402
+from transformer.checks import optional_import
+from transformer.training.bleu import corpus_scores
+from transformer.training.run_folder import (
     load_run,
     read_metrics,
     read_run,
 )
-from transformer.weights.files import write_atomically  # noqa: E402
+from transformer.weights.files import write_atomically
 
 PENALTY = 1.0
 
@@ -48,8 +44,6 @@ def main() -> None:
     )
     ask.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     add_data(ask)
-    results = ROOT / "benchmarks" / "results"
-    ask.add_argument("--out", type=Path, default=results / "bleu_interval.json")
     options = ask.parse_args()
     torch.set_num_threads(1)
 
@@ -72,7 +66,7 @@ def main() -> None:
             print(f"{folder}, beam {beam_size}: BLEU {scores.bleu:.2f}", flush=True)
     made = {"length_penalty": PENALTY, **this_machine()}
     text = json.dumps({"made": made, "systems": systems}, separators=(",", ":"))
-    write_atomically(options.out, f"{text}\n".encode())
+    write_atomically(RESULTS / "bleu_interval.json", f"{text}\n".encode())
 
 
 if __name__ == "__main__":

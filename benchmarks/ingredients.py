@@ -15,20 +15,16 @@ highest of no-warmup-lower.
 import argparse
 import dataclasses
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from transformer.text.multi30k import TEXTS  # noqa: E402
-from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.precision import supports_bf16  # noqa: E402
-from transformer.training.trainer import (  # noqa: E402
+from transformer.text.multi30k import TEXTS
+from transformer.training.config import TrainingConfig
+from transformer.training.precision import supports_bf16
+from transformer.training.trainer import (
     PRESETS,
     Preset,
     TranslationDataset,

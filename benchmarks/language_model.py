@@ -14,31 +14,25 @@ again.
 
 import argparse
 import math
-import sys
 import time
 from pathlib import Path
 
 import torch
+from race import RESULTS, begun, keep, made_here
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import begun, keep, made_here  # noqa: E402
-
-from bookkit.texts import alice  # noqa: E402
-from transformer.beyond.language_model import (  # noqa: E402
+from bookkit.texts import alice
+from transformer.beyond.language_model import (
     LanguageModel,
     LanguageModelConfig,
     PromptDecoder,
 )
-from transformer.beyond.ngrams import NGramModel  # noqa: E402
-from transformer.beyond.plain_text import context_losses, train_on_text  # noqa: E402
-from transformer.decoding.search import greedy_search  # noqa: E402
-from transformer.pretrained.gpt2 import from_gpt2, to_gpt2  # noqa: E402
-from transformer.text.multi30k import read_pairs  # noqa: E402
+from transformer.beyond.ngrams import NGramModel
+from transformer.beyond.plain_text import context_losses, train_on_text
+from transformer.decoding.search import greedy_search
+from transformer.pretrained.gpt2 import from_gpt2, to_gpt2
+from transformer.text.multi30k import read_pairs
 
-RESULTS = ROOT / "benchmarks" / "results" / "language_model.json"
 ORDERS = range(1, 11)
 CONTEXTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 SMALL = {"d_model": 96, "num_heads": 4, "num_layers": 2, "d_ff": 384}
@@ -171,7 +165,8 @@ def main() -> None:
     """Make the runs that are not yet there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    path = RESULTS / "language_model.json"
+    parser.add_argument("--out", type=Path, default=path)
     parser.add_argument("--quick", action="store_true", help="a few steps of each")
     choice = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,26 +12,19 @@ Chapter 11 draws a figure from that file.
 """
 
 import argparse
-import sys
 import time
-from pathlib import Path
 
 import torch
+from race import RESULTS, begun, keep, made_here, one_by_one
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import begun, keep, made_here  # noqa: E402
-
-from transformer.phrasebook.grammar import (  # noqa: E402
+from transformer.phrasebook.grammar import (
     phrasebook_examples,
     sample_pairs,
 )
-from transformer.training.accuracy import exact_match  # noqa: E402
-from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.loop import phrasebook_model, train  # noqa: E402
+from transformer.training.accuracy import exact_match
+from transformer.training.config import TrainingConfig
+from transformer.training.loop import phrasebook_model, train
 
-RESULTS = ROOT / "benchmarks" / "results" / "leak.json"
 SIZES = (300, 1000, 3000, 10_000)
 SPLITS = {"careless": None, "careful": False}
 SENTENCES_READ = 40_000  # in all, however many different ones there are
@@ -63,10 +56,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     choice = parser.parse_args()
     torch.set_num_threads(1)
-    found = begun(choice.out, runs={})
+    path = RESULTS / "leak.json"
+    found = begun(path, runs={})
     found |= {
         "command": "python benchmarks/leak.py",
         **made_here(),
@@ -79,22 +72,11 @@ def main() -> None:
         for size in choice.sizes
         for split in SPLITS
     ]
-    todo = [name for name in names if name not in found["runs"]]
-    print(f"{len(names) - len(todo)} of {len(names)} runs are there already")
-    started = time.monotonic()
-    for done, name in enumerate(todo, start=1):
+    for name in one_by_one([name for name in names if name not in found["runs"]]):
         split, size, seed = name.split()
-        result = run(split, int(size), int(seed))
-        found["runs"][name] = result
-        keep(choice.out, found)
-        left = (time.monotonic() - started) / done * (len(todo) - done)
-        print(
-            f"{done:3}/{len(todo)}  {split:8} {size:>6} sentences, seed {seed}   "
-            f"own test {result['own_test']:6.1%}   "
-            f"held out {result['held_out']:6.1%}   "
-            f"about {left / 60:.0f} min left",
-            flush=True,
-        )
+        result = found["runs"][name] = run(split, int(size), int(seed))
+        keep(path, found)
+        print("  own test {own_test:.1%}, held out {held_out:.1%}".format(**result))
 
 
 if __name__ == "__main__":

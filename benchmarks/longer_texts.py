@@ -1,6 +1,6 @@
 """Do small models read texts longer than those they were trained on? Chapter 19.
 
-    python benchmarks/longer_texts.py [--out FILE]
+    python benchmarks/longer_texts.py
 
 The language model of 2017 and the same with rotary positions, as in `modern.py`, are
 trained on windows of 64 characters of *Alice*, three seeds each, at the learning rates
@@ -8,27 +8,19 @@ that chapter XI chose there. Then the next character after 16 to 512 others is
 predicted, in the same places of chapters XI and XII.
 """
 
-import argparse
 import json
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from modern import BATCH, SEEDS, SIZES, WINDOW, equal_width, model_of
+from race import RESULTS, keep
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from bookkit.texts import alice
+from transformer.beyond.language_model import LanguageModel
+from transformer.beyond.modern import PARTS, exchange_parts
+from transformer.beyond.plain_text import context_losses, train_on_text
 
-from modern import BATCH, SEEDS, SIZES, WINDOW, equal_width, model_of  # noqa: E402
-from race import keep  # noqa: E402
-
-from bookkit.texts import alice  # noqa: E402
-from transformer.beyond.language_model import LanguageModel  # noqa: E402
-from transformer.beyond.modern import PARTS, exchange_parts  # noqa: E402
-from transformer.beyond.plain_text import context_losses, train_on_text  # noqa: E402
-
-RESULTS = ROOT / "benchmarks" / "results"
 STEPS, CONTEXTS, PLACES = 600, (16, 32, 64, 96, 128, 256, 512), 1000
 
 
@@ -52,11 +44,6 @@ def with_room(model: LanguageModel, parts: tuple[str, ...]) -> LanguageModel:
 
 def main() -> None:
     """Train, measure, and write the file anew after each."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    ask.add_argument("--out", type=Path, default=RESULTS / "longer_texts.json")
-    options = ask.parse_args()
     torch.set_num_threads(1)
 
     training, held_out = alice()
@@ -87,7 +74,7 @@ def main() -> None:
                 for context in CONTEXTS
             }
             runs.append({"parts": parts, "seed": seed, "rate": rate, "bits": bits})
-            keep(options.out, {"made": made, "runs": runs})
+            keep(RESULTS / "longer_texts.json", {"made": made, "runs": runs})
             print(runs[-1], flush=True)
 
 

@@ -10,13 +10,10 @@ finds the same.
 
 import random
 import time
-from pathlib import Path
 
-from race import keep, made_here
+from race import RESULTS, keep, made_here
 
 from transformer import micro
-
-RESULTS = Path(__file__).resolve().parent / "results" / "micro.json"
 
 
 def run() -> dict[str, object]:
@@ -51,5 +48,5 @@ def run() -> dict[str, object]:
 
 if __name__ == "__main__":
     found = run()
-    keep(RESULTS, made_here() | found)
+    keep(RESULTS / "micro.json", made_here() | found)
     print(f"{found['right']} of {found['held_out']}, {found['cpu_seconds']} s of CPU")

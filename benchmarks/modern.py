@@ -14,26 +14,20 @@ trained again.
 
 import argparse
 import math
-import sys
 import time
-from pathlib import Path
 
 import torch
+from race import RESULTS, begun, keep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import begun, keep  # noqa: E402
-
-from bookkit.texts import alice  # noqa: E402
-from transformer.beyond.language_model import LanguageModelConfig  # noqa: E402
-from transformer.beyond.modern import PARTS, exchange_parts  # noqa: E402
-from transformer.beyond.plain_text import train_on_text  # noqa: E402
-from transformer.decoding.step import evaluating  # noqa: E402
-from transformer.multi_head import KeysValues, MultiHeadAttention  # noqa: E402
-from transformer.positional import sinusoids  # noqa: E402
+from bookkit.texts import alice
+from transformer.beyond.language_model import LanguageModelConfig
+from transformer.beyond.modern import PARTS, exchange_parts
+from transformer.beyond.plain_text import train_on_text
+from transformer.decoding.step import evaluating
+from transformer.multi_head import KeysValues, MultiHeadAttention
+from transformer.positional import sinusoids
 
 SIZES = {"d_model": 64, "num_heads": 4, "num_layers": 4, "dropout": 0.0}
 D_FF, WINDOW, BATCH = 256, 64, 16
@@ -125,12 +119,11 @@ def main() -> None:
     )
     ask.add_argument("--steps", type=int, default=600)
     ask.add_argument("--positions", action="store_true")
-    ask.add_argument("--out", type=Path)
     options = ask.parse_args()
     longer = options.steps > 600
     variants = POSITIONS if options.positions else LONGER if longer else VARIANTS
     name = f"modern{'_positions' * options.positions}{'_longer' * longer}.json"
-    options.out = options.out or ROOT / "benchmarks" / "results" / name
+    path = RESULTS / name
     torch.set_num_threads(1)
 
     training, held_out = alice()
@@ -140,7 +133,7 @@ def main() -> None:
         torch.tensor([characters.index(c) for c in text])
         for text in (training, held_out[:cut], held_out[cut:])
     )
-    runs = begun(options.out, runs=[])["runs"]
+    runs = begun(path, runs=[])["runs"]
     widths = {parts: equal_width(parts, len(characters)) for parts in variants}
     total = len(variants) * (len(RATES) + len(SEEDS) - 1)
 
@@ -179,7 +172,7 @@ def main() -> None:
             }
         )
         made = {"steps": options.steps, "window": WINDOW, "batch": BATCH, **SIZES}
-        keep(options.out, {"made": made, "runs": runs})
+        keep(path, {"made": made, "runs": runs})
         last, seconds = runs[-1], time.process_time() - started
         print(
             f"{len(runs)}/{total} {' + '.join(parts) or '2017'}, rate {rate}, "

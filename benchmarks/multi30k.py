@@ -10,9 +10,8 @@ import datetime
 import platform
 from collections import Counter
 from importlib.metadata import version
-from pathlib import Path
 
-from race import keep
+from race import RESULTS, keep
 
 from transformer.text.multi30k import SentencePair, moses_style, read_pairs
 from transformer.text.subwords import (
@@ -21,8 +20,6 @@ from transformer.text.subwords import (
     SubwordTokenizer,
 )
 from transformer.training.trainer import PRESETS
-
-RESULTS = Path(__file__).resolve().parent / "results" / "multi30k.json"
 
 
 def by_size(
@@ -127,7 +124,7 @@ def main() -> None:
         "as_tokenized_agrees": agreeing,
         "found_by_chance": by_chance(train, val),
     }
-    keep(RESULTS, found)
+    keep(RESULTS / "multi30k.json", found)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,21 @@
 """Does longer training help the classifier of chapter 18? Digits read as patches.
 
-    python benchmarks/patches.py [--out FILE]
+    python benchmarks/patches.py
 
 The chapter's classifier is trained on the first 1,000 digits of scikit-learn, for 300,
 1,000 and 3,000 steps, on the images as they are and with each image of a batch moved by
 up to a pixel, three seeds each; the other 797 are the test. Nothing is chosen by it.
 """
 
-import argparse
-import sys
 import time
-from pathlib import Path
 
 import torch
+from race import RESULTS, keep
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import keep  # noqa: E402
-
-from transformer.beyond.patch_classifier import PatchClassifier  # noqa: E402
+from transformer.beyond.patch_classifier import PatchClassifier
 
 SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2, "dropout": 0.1}
 RATE, BATCH, TRAIN, SEEDS = 3e-3, 64, 1000, (0, 1, 2)
@@ -59,12 +52,6 @@ def trained(
 
 def main() -> None:
     """Train all, and write the file anew after each."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    results = ROOT / "benchmarks" / "results"
-    ask.add_argument("--out", type=Path, default=results / "patches.json")
-    options = ask.parse_args()
     torch.set_num_threads(1)
 
     digits = load_digits()
@@ -88,7 +75,7 @@ def main() -> None:
                         "right": round(right, 4),
                     }
                 )
-                keep(options.out, {"made": made, "runs": runs})
+                keep(RESULTS / "patches.json", {"made": made, "runs": runs})
                 seconds = time.process_time() - started
                 print(f"{runs[-1]}, {seconds:.0f} s", flush=True)
 

@@ -281,6 +281,15 @@ def lines(field: Mapping[str, Mapping[str, Any]], ours: str) -> Iterator[str]:
         yield line
 
 
+def one_by_one(jobs: Sequence[str]) -> Iterator[str]:
+    """Each job in turn; when it is over, how long the others will take."""
+    started = time.monotonic()
+    for done, job in enumerate(jobs, start=1):
+        yield job
+        left = (time.monotonic() - started) / done * (len(jobs) - done)
+        print(f"{done}/{len(jobs)} {job}: about {left / 60:.0f} min left", flush=True)
+
+
 def write(name: str, results: Mapping[str, Any]) -> None:
     """Put results where chapters find them."""
     keep(RESULTS / f"{name}.json", results)

@@ -17,7 +17,6 @@ import datetime
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -27,32 +26,27 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
+from race import RESULTS, keep
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import keep  # noqa: E402
-
-from transformer.decoding.beam import beam_search  # noqa: E402
-from transformer.masks import padding_mask  # noqa: E402
-from transformer.model import TransformerConfig  # noqa: E402
-from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402
-from transformer.text.multi30k import SentencePair, read_pairs  # noqa: E402
-from transformer.text.words import Tokenizer  # noqa: E402
-from transformer.training.bleu import corpus_scores  # noqa: E402
-from transformer.training.config import TrainingConfig  # noqa: E402
-from transformer.training.distributed import ProcessGroup  # noqa: E402
-from transformer.training.state import TrainingState, validation_loss  # noqa: E402
-from transformer.training.trainer import PRESETS, TranslationDataset  # noqa: E402
-from transformer.weights.files import (  # noqa: E402
+from transformer.decoding.beam import beam_search
+from transformer.masks import padding_mask
+from transformer.model import TransformerConfig
+from transformer.text.batches import batches_by_tokens, example_length
+from transformer.text.multi30k import SentencePair, read_pairs
+from transformer.text.words import Tokenizer
+from transformer.training.bleu import corpus_scores
+from transformer.training.config import TrainingConfig
+from transformer.training.distributed import ProcessGroup
+from transformer.training.state import TrainingState, validation_loss
+from transformer.training.trainer import PRESETS, TranslationDataset
+from transformer.weights.files import (
     read_training_state,
     write_atomically,
     write_training_state,
 )
 
-RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
 SEARCHES = ((1, 1.0), (5, 0.6), (5, 1.0))  # beam sizes and length penalties
 
 
@@ -341,9 +335,10 @@ def main() -> None:
     }
     if note.is_file():
         run["test"] = json.loads(note.read_text("utf-8"))
-    stored = json.loads(RESULTS.read_text("utf-8"))
+    path = RESULTS / "multi30k_runs.json"
+    stored = json.loads(path.read_text("utf-8"))
     stored.setdefault("rnn", {})[str(options.seed)] = run
-    keep(RESULTS, stored)
+    keep(path, stored)
 
 
 if __name__ == "__main__":

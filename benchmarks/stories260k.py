@@ -1,6 +1,6 @@
 """A real Llama of 260,032 numbers in the class that chapter 19 builds.
 
-    python benchmarks/stories260k.py --data FOLDER [--out FILE]
+    python benchmarks/stories260k.py --data FOLDER
 
 The folder holds `stories260K.bin` and `tok512.bin`, which Andrej Karpathy published as
 *tinyllamas* (karpathy/tinyllamas on the hub of the library transformers, in the folder
@@ -12,31 +12,25 @@ trained model, one at a time. It takes about a minute on one free core.
 import argparse
 import copy
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from race import RESULTS, keep, made_here
 from torch import nn
 from torch.nn import functional as F
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from race import keep, made_here  # noqa: E402
-
-from transformer.beyond.language_model import PromptDecoder  # noqa: E402
-from transformer.beyond.llama import Llama  # noqa: E402
-from transformer.decoding.search import greedy_search  # noqa: E402
-from transformer.maps import self_attention_maps  # noqa: E402
-from transformer.pretrained.llama import to_llama  # noqa: E402
-from transformer.pretrained.llama2c import (  # noqa: E402
+from transformer.beyond.language_model import PromptDecoder
+from transformer.beyond.llama import Llama
+from transformer.decoding.search import greedy_search
+from transformer.maps import self_attention_maps
+from transformer.pretrained.llama import to_llama
+from transformer.pretrained.llama2c import (
     Llama2cTokenizer,
     from_llama2c,
 )
 
-RESULTS = ROOT / "benchmarks" / "results"
 TOKENS = 256  # as many as llama2.c writes, where it is documented
 DOCUMENTED = (  # in its doc/stories260K.md, for a temperature of 0
     "Once upon a time, there was a little girl named Lily. She loved to play outside "
@@ -188,7 +182,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ask.add_argument("--data", type=Path, required=True)
-    ask.add_argument("--out", type=Path, default=RESULTS / "stories260k.json")
     options = ask.parse_args()
     torch.set_num_threads(1)
     model = from_llama2c(options.data / "stories260K.bin")
@@ -213,7 +206,7 @@ def main() -> None:
         "without": changed,
         "head": one_head(model, tokenizer),
     }
-    keep(options.out, found)
+    keep(RESULTS / "stories260k.json", found)
     print({name: x for name, x in found.items() if name not in ("without", "head")})
 
 

@@ -19,7 +19,6 @@ import json
 import random
 import re
 import statistics
-import sys
 import time
 from collections import Counter
 from importlib.metadata import version
@@ -28,28 +27,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ingredients import VARIANTS, add_data, load_dataset
+from race import RESULTS, begun, keep, processor
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from ingredients import VARIANTS, add_data, load_dataset  # noqa: E402
-from race import begun, keep, processor  # noqa: E402
-
-from transformer.decoding.translator import Translator  # noqa: E402
-from transformer.text.batches import batches_by_tokens, example_length  # noqa: E402
-from transformer.text.multi30k import SentencePair, read_pairs  # noqa: E402
-from transformer.training.bleu import corpus_scores  # noqa: E402
-from transformer.training.distributed import ProcessGroup  # noqa: E402
-from transformer.training.run_folder import (  # noqa: E402
+from transformer.decoding.translator import Translator
+from transformer.text.batches import batches_by_tokens, example_length
+from transformer.text.multi30k import SentencePair, read_pairs
+from transformer.training.bleu import corpus_scores
+from transformer.training.distributed import ProcessGroup
+from transformer.training.run_folder import (
     RunInfo,
     load_run,
     read_metrics,
     read_run,
 )
-from transformer.training.state import TrainingState  # noqa: E402
-from transformer.training.trainer import PRESETS, translation_model  # noqa: E402
+from transformer.training.state import TrainingState
+from transformer.training.trainer import PRESETS, translation_model
 
-RESULTS = ROOT / "benchmarks" / "results" / "multi30k_runs.json"
+RUNS = RESULTS / "multi30k_runs.json"
 AVERAGES = (0, 1, 5, 10)  # last epochs whose weights are averaged; 0: running mean
 BEAMS = (1, 5)
 PENALTIES = (0.6, 1.0)
@@ -204,11 +199,11 @@ def this_machine() -> dict[str, str]:
 
 def put(found: Any, *names: str) -> None:
     """Store one result under its names, beside what others have stored by now."""
-    place = stored = begun(RESULTS)
+    place = stored = begun(RUNS)
     for name in names[:-1]:
         place = place.setdefault(name, {})
     place[names[-1]] = found
-    keep(RESULTS, stored)
+    keep(RUNS, stored)
 
 
 def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:

@@ -14,18 +14,13 @@ import contextlib
 import io
 import itertools
 import random
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import jupytext
 import torch
-from race import begun, keep, made_here
+from race import RESULTS, ROOT, begun, keep, made_here, one_by_one
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "book" / "workshop" / "recurrence.md"
-RESULTS = ROOT / "benchmarks" / "results" / "why_attention.json"
 
 DISTANCES = [2, 4, 8, 12, 16, 24, 32]
 KINDS = [
@@ -117,18 +112,13 @@ def main() -> None:
             name = f"far/{kind}, rate {rate}/{distance}/{seed}"
             jobs[name] = (far, kind, distance, seed, rate)
 
-    stored = begun(RESULTS, runs={})
-    missing = [job for job in jobs if job not in stored["runs"]]
-    started = time.monotonic()
-    for number, job in enumerate(missing):
+    path = RESULTS / "why_attention.json"
+    stored = begun(path, runs={})
+    for job in one_by_one([job for job in jobs if job not in stored["runs"]]):
         function, *arguments = jobs[job]
         made = function(*arguments)
         stored = {"settings": settings(), "runs": {**stored["runs"], job: made}}
-        keep(RESULTS, rounded(stored))
-        passed = time.monotonic() - started
-        left = passed / (number + 1) * (len(missing) - number - 1)
-        print(f"{number + 1}/{len(missing)} {job}: about {left / 60:.0f} min left")
-        sys.stdout.flush()
+        keep(path, rounded(stored))
 
 
 def rounded(value: Any) -> Any:

@@ -61,7 +61,7 @@ def test_a_small_run_is_trained_measured_and_stored(tmp_path, monkeypatch, capsy
     assert "epoch 1: training" in capsys.readouterr().out
 
     stored = tmp_path / "results.json"
-    monkeypatch.setattr(translation, "RESULTS", stored)
+    monkeypatch.setattr(translation, "RUNS", stored)
     script = ["translation.py", str(folder), *where, "--test", "--mistakes"]
     monkeypatch.setattr(sys, "argv", script)
     translation.main()
