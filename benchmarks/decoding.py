@@ -6,10 +6,6 @@
 Every contestant decodes the same number of tokens for the same sources: eos is masked
 until then. CTranslate2 has our very weights, and must find our very tokens. Written
 to benchmarks/results/decoding.json; `make bench` installs the others first.
-
-    python benchmarks/decoding.py --beams 0 --out sampling
-
-draws each token from all, and words differ.
 """
 
 import argparse
@@ -44,7 +40,6 @@ from transformer.text.words import BOS_ID, EOS_ID, PAD_ID
 
 OURS, COMPILED = "ours", "compiled"
 PEERS = ("MarianMT", "CTranslate2", "torch.nn.Transformer", "x-transformers")
-SAMPLING = 0  # in place of a number of beams
 SOURCE = 16  # tokens in every source
 Decode = Callable[[], list[list[int]]]
 
@@ -72,8 +67,6 @@ def searching(
 ) -> Decode:
     """The package's searches, with eos masked as padding and bos are."""
     never_end()
-    if beams == SAMPLING:
-        return lambda: search.sample(decoder, sources, length)
     if beams == 1:
         return lambda: search.greedy_search(decoder, sources, length)
     return lambda: beam.beam_search(decoder, sources, length, beams)
@@ -95,8 +88,7 @@ def ctranslate2(
     def decode() -> list[list[int]]:
         found = translator.translate_batch(
             tokens,
-            beam_size=max(beams, 1),
-            sampling_topk=0 if beams == SAMPLING else 1,  # 0: from all tokens
+            beam_size=beams,
             length_penalty=0.6,
             min_decoding_length=length,
             max_decoding_length=length,
@@ -114,9 +106,7 @@ def huggingface(size: str, sources: list[list[int]], length: int, beams: int) ->
 
     @torch.inference_mode()
     def decode() -> list[list[int]]:
-        sampling = beams == SAMPLING
-        found = marians_search(model, ids, length, max(beams, 1), sampling)
-        return found.tolist()
+        return marians_search(model, ids, length, beams).tolist()
 
     return decode
 
@@ -207,7 +197,7 @@ def cases(
         names = [OURS, COMPILED, "chapter 13", *PEERS[:2]]
         if beams == 1 and batch == 1:
             names += PEERS[2:]
-        if beams == SAMPLING or (batch == 32 and length == 256):
+        if batch == 32 and length == 256:
             names.remove("chapter 13")
         yield {**case, "beams": beams, "length": length}, names
 
@@ -252,7 +242,7 @@ def main() -> None:
         runs.append(
             {
                 **case,
-                **({"same_words": len(said) == 1} if case["beams"] else {}),
+                "same_words": len(said) == 1,
                 "field": field,
                 "ahead": ratios(field, OURS),
                 "compiled_ahead": ratios(field, COMPILED),

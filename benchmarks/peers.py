@@ -244,16 +244,13 @@ def marian(size: str, dropout: float = 0.1) -> Any:
     return transformers.MarianMTModel(config)
 
 
-def marians_search(
-    model: Any, ids: Tensor, length: int, beams: int, sampling: bool = False
-) -> Tensor:
+def marians_search(model: Any, ids: Tensor, length: int, beams: int) -> Tensor:
     """`generate`, with as many tokens for every source."""
     found: Tensor = model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         num_beams=beams,
-        do_sample=sampling,
-        top_k=0,
+        do_sample=False,
         min_new_tokens=length,
         max_new_tokens=length,
         length_penalty=0.6,
