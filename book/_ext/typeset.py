@@ -44,78 +44,48 @@ CAPITALS = dict(
     )
 )
 LETTERS = {  # stand for a quantity: no space around them
-    **{"infty": "∞", "partial": "∂", "ell": "ℓ", "nabla": "∇", "top": "⊤", "hbar": "ℏ"},
-    **{"emptyset": "∅", "forall": "∀", "exists": "∃", "dots": "…", "ldots": "…"},
-    **{"vdots": "⋮", "ddots": "⋱", "cdots": "⋯", "bot": "⊥", "checkmark": "✓"},
-    **{"%": "%", "#": "#", "$": "$", "_": "_", "&": "&", "degree": "°", "Re": "ℜ"},
+    **{"infty": "∞", "partial": "∂", "ell": "ℓ", "nabla": "∇", "top": "⊤", "dots": "…"},
+    **{"forall": "∀", "exists": "∃", "ldots": "…", "vdots": "⋮", "cdots": "⋯"},
+    **{"%": "%", "#": "#", "$": "$", "_": "_", "&": "&"},
 }
 BINARY = {
     **{"cdot": "⋅", "times": "×", "odot": "⊙", "oplus": "⊕", "otimes": "⊗", "pm": "±"},
-    **{"mp": "∓", "div": "÷", "circ": "∘", "ast": "∗", "star": "⋆", "cup": "∪"},
-    **{"cap": "∩", "setminus": "∖", "wedge": "∧", "vee": "∨", "bullet": "∙"},
-    **{"+": "+", "-": "−", "*": "∗"},
+    **{"circ": "∘", "cup": "∪", "cap": "∩", "+": "+", "-": "−", "*": "∗"},
 }
 RELATIONS = {
     **{"=": "=", "<": "<", ">": ">", ":": ":", "le": "≤", "leq": "≤", "ge": "≥"},
-    **{"geq": "≥", "ne": "≠", "neq": "≠", "approx": "≈", "sim": "∼", "simeq": "≃"},
-    **{"equiv": "≡", "propto": "∝", "in": "∈", "notin": "∉", "subset": "⊂", "ll": "≪"},
-    **{"subseteq": "⊆", "mid": "∣", "parallel": "∥", "to": "→", "rightarrow": "→"},
-    **{"leftarrow": "←", "gets": "←", "leftrightarrow": "↔", "mapsto": "↦", "gg": "≫"},
-    **{"Rightarrow": "⇒", "Leftarrow": "⇐", "Leftrightarrow": "⇔", "iff": "⟺"},
-    **{"implies": "⟹", "cong": "≅", "coloneqq": "≔", "longrightarrow": "⟶"},
-    **{"lesssim": "≲", "gtrsim": "≳", "uparrow": "↑", "downarrow": "↓", "perp": "⟂"},
-    **{"doteq": "≐", "ni": "∋", "supset": "⊃", "supseteq": "⊇"},
+    **{"geq": "≥", "ne": "≠", "neq": "≠", "ll": "≪", "gg": "≫", "approx": "≈"},
+    **{"sim": "∼", "equiv": "≡", "propto": "∝", "in": "∈", "notin": "∉", "mid": "∣"},
+    **{"subset": "⊂", "subseteq": "⊆", "to": "→", "rightarrow": "→", "mapsto": "↦"},
+    **{"leftarrow": "←", "Rightarrow": "⇒"},
 }
 OPENING = {
-    **{"(": "(", "[": "[", "{": "{", "lbrace": "{", "langle": "⟨", "lVert": "‖"},
-    **{"lvert": "|", "lfloor": "⌊", "lceil": "⌈", "lbrack": "["},
+    **{"(": "(", "[": "[", "{": "{", "langle": "⟨", "lVert": "‖", "lvert": "|"},
+    **{"lfloor": "⌊", "lceil": "⌈"},
 }
 CLOSING = {
-    **{")": ")", "]": "]", "}": "}", "rbrace": "}", "rangle": "⟩", "rVert": "‖"},
-    **{"rvert": "|", "rfloor": "⌋", "rceil": "⌉", "rbrack": "]", "!": "!"},
+    **{")": ")", "]": "]", "}": "}", "rangle": "⟩", "rVert": "‖", "rvert": "|"},
+    **{"rfloor": "⌋", "rceil": "⌉", "!": "!"},
 }
-PUNCTUATION = {",": ",", ";": ";", "colon": ":"}
-PLAIN = {"/": "/", "|": "|", "Vert": "‖", "vert": "|", ".": ".", "backslash": "\\"}
-LARGE = {
-    **{"sum": "∑", "prod": "∏", "int": "∫", "bigoplus": "⨁", "bigcup": "⋃"},
-    **{"bigcap": "⋂", "coprod": "∐", "oint": "∮"},
-}
-FUNCTIONS = set(
-    names(
-        "log ln exp sin cos tan tanh sinh cosh arctan arcsin arccos dim ker deg arg lg "
-        "hom"
-    )
-)
-LIMITS = set(names("max min lim sup inf det gcd Pr"))
+PUNCTUATION = {",": ",", ";": ";"}
+PLAIN = {"/": "/", "|": "|", ".": "."}
+LARGE = {"sum": "∑", "prod": "∏", "int": "∫"}
+FUNCTIONS = set(names("log ln exp sin cos tan tanh"))
+LIMITS = set(names("max min lim sup inf"))
 SPACES = {
     **{",": THIN, ":": 2 / 9, ">": 2 / 9, ";": 5 / 18, "!": -THIN, " ": 0.25},
-    **{"quad": 1.0, "qquad": 2.0, "enspace": 0.5, "thinspace": THIN, "\n": 0.25},
+    **{"quad": 1.0, "qquad": 2.0, "\n": 0.25},
 }
-ACCENTS = {
-    **{"bar": "¯", "hat": "^", "tilde": "~", "vec": "→", "dot": "˙", "ddot": "¨"},
-    **{"overline": "―", "widehat": "^", "widetilde": "~", "overrightarrow": "→"},
-}
-WIDE = {"overline", "widehat", "widetilde", "overrightarrow"}
-BRACES = {"underbrace": ("munder", "⏟"), "overbrace": ("mover", "⏞")}
-SIZES = {
-    f"{name}{side}": size
-    for name, size in (("big", 1.2), ("Big", 1.8), ("bigg", 2.4), ("Bigg", 3.0))
-    for side in ("", "l", "r", "m")
-}
+ACCENTS = {"bar": "¯", "hat": "^", "tilde": "~", "vec": "→"}
 FENCES = {
     **{"matrix": ("", ""), "bmatrix": ("[", "]"), "pmatrix": ("(", ")")},
-    **{"vmatrix": ("|", "|"), "Vmatrix": ("‖", "‖"), "Bmatrix": ("{", "}")},
-    **{"cases": ("{", ""), "smallmatrix": ("", ""), "array": ("", "")},
+    "cases": ("{", ""),
 }
-ALIGNED = {"aligned", "split", "align", "align*", "alignedat", "eqnarray"}
-GATHERED = {"gathered", "gather", "gather*", "equation", "equation*", "multline"}
+ALIGNED = {"aligned", "align", "align*"}
 STYLES = {  # where the alphabet begins: capitals, small letters, digits
     "mathbf": (0x1D400, 0x1D41A, 0x1D7CE),
-    "boldsymbol": (0x1D468, 0x1D482, 0x1D7CE),
-    "bm": (0x1D468, 0x1D482, 0x1D7CE),
     "mathbb": (0x1D538, 0x1D552, 0x1D7D8),
     "mathcal": (0x1D49C, 0x1D4B6, 0),
-    "mathscr": (0x1D49C, 0x1D4B6, 0),
 }
 HOLES = {  # letters that Unicode had before it got the alphabets
     **{0x1D49D: "ℬ", 0x1D4A0: "ℰ", 0x1D4A1: "ℱ", 0x1D4A3: "ℋ", 0x1D4A4: "ℐ"},
@@ -257,13 +227,12 @@ class Formula:
                     else Atom("ord", "<mrow></mrow>")
                 )
                 found.append(self.scripts(base))
-            elif token == r"\displaystyle" or token == r"\textstyle":
+            elif token == r"\displaystyle":
                 self.take()
-                shown = "true" if token == r"\displaystyle" else "false"
                 rest = self.atoms(stop)
-                if shown == "true" and self.display and not found:
+                if self.display and not found:
                     return rest
-                body = f'<mstyle displaystyle="{shown}">{row(rest)}</mstyle>'
+                body = f'<mstyle displaystyle="true">{row(rest)}</mstyle>'
                 return [*found, Atom("ord", body)]
             elif token.isspace():
                 self.take()
@@ -328,10 +297,9 @@ class Formula:
             made = f"<{names[0]}>{body}{down}</{names[0]}>"
         else:
             made = f"<{names[1]}>{body}{up}</{names[1]}>"
-        kind = "rel" if base.kind == "rel" else base.kind
-        if kind in ("bin", "rel") and base.mark:  # the operator inside keeps its space
+        if base.kind in ("bin", "rel") and base.mark:  # the operator keeps its space
             made = made.replace('lspace="0" rspace="0"', "", 1)
-        return Atom(kind, made)
+        return Atom(base.kind, made)
 
     def skip_script_space(self) -> None:
         """Spaces between an atom's scripts."""
@@ -374,37 +342,25 @@ class Formula:
             return [found]
         if name in STYLES:
             return [Atom("ord", styled(self.words().strip(), STYLES[name]))]
-        if name in SIZES:
-            size = f"{SIZES[name]}em"
-            self.skip_space()
-            kind = {"l": "open", "r": "close"}.get(name[-1], "ord")
-            mark = mo(self.delimiter(), stretchy="true", minsize=size, maxsize=size)
-            return [Atom(kind, mark, mark="|")]
         made: Callable[[], list[Atom]] | None = getattr(
             self, f"do_{name.rstrip('*')}", None
         )
         if made is None:
             if name in ACCENTS:
                 return [self.accent(name)]
-            if name in BRACES:
-                return [self.brace(*BRACES[name])]
             raise FormulaError(f"unknown command \\{name}")
         self.starred = name.endswith("*")
         return made()
 
     def accent(self, name: str) -> Atom:
         """A mark over its argument."""
-        grows = "true" if name in WIDE else "false"
-        return Atom(
-            "ord",
-            f'<mover accent="true">{self.argument()}'
-            f"{mo(ACCENTS[name], stretchy=grows)}</mover>",
-        )
+        mark = mo(ACCENTS[name], stretchy="false")
+        return Atom("ord", f'<mover accent="true">{self.argument()}{mark}</mover>')
 
-    def brace(self, tag: str, mark: str) -> Atom:
+    def do_underbrace(self) -> list[Atom]:
         """A brace along its argument; what it says is a script with limits."""
-        body = f"<{tag}>{self.argument()}{mo(mark, stretchy='true')}</{tag}>"
-        return Atom("inner", body, limits=True)
+        body = f"<munder>{self.argument()}{mo('⏟', stretchy='true')}</munder>"
+        return [Atom("inner", body, limits=True)]
 
     def do_operatorname(self) -> list[Atom]:
         starred = self.starred
@@ -426,113 +382,34 @@ class Formula:
         body = found[0] if len(found) == 1 else f"<mrow>{''.join(found)}</mrow>"
         return [Atom("ord", body)]
 
-    do_textrm = do_mbox = do_textnormal = do_text
-
-    def styled_text(self, style: str) -> list[Atom]:
-        text = html.escape(self.words().replace(" ", "\u00a0").replace("\\_", "_"))
-        return [Atom("ord", f'<mtext style="{style}">{text}</mtext>')]
-
-    def do_textbf(self) -> list[Atom]:
-        return self.styled_text("font-weight:bold")
-
-    def do_textit(self) -> list[Atom]:
-        return self.styled_text("font-style:italic")
-
-    do_emph = do_textit
-
-    def do_texttt(self) -> list[Atom]:
-        return self.styled_text("font-family:monospace")
-
-    do_mathtt = do_texttt
-
     def do_mathrm(self) -> list[Atom]:
         text = self.words().strip()
         if re.fullmatch(r"[A-Za-z\d ]+", text):
             return [Atom("ord", upright(text.replace(" ", "")))]
         return Formula(text).atoms(())
 
-    do_mathsf = do_mathrm
-
-    def do_mathit(self) -> list[Atom]:
-        return self.styled_text("font-style:italic")
-
     def do_frac(self) -> list[Atom]:
         body = f"<mfrac>{self.argument()}{self.argument()}</mfrac>"
         return [Atom("ord" if not self.display else "inner", body)]
 
-    def sized(self, shown: str) -> list[Atom]:
+    def do_tfrac(self) -> list[Atom]:
         body = f"<mfrac>{self.argument()}{self.argument()}</mfrac>"
-        style = f'<mstyle displaystyle="{shown}" scriptlevel="0">{body}</mstyle>'
+        style = f'<mstyle displaystyle="false" scriptlevel="0">{body}</mstyle>'
         return [Atom("ord", style)]
 
-    def do_tfrac(self) -> list[Atom]:
-        return self.sized("false")
-
-    def do_dfrac(self) -> list[Atom]:
-        return self.sized("true")
-
-    def do_binom(self) -> list[Atom]:
-        inside = f'<mfrac linethickness="0">{self.argument()}{self.argument()}</mfrac>'
-        return [Atom("ord", f"<mrow><mo>(</mo>{inside}<mo>)</mo></mrow>")]
-
     def do_sqrt(self) -> list[Atom]:
-        self.skip_space()
-        if self.peek() != "[":
-            return [Atom("ord", f"<msqrt>{self.argument()}</msqrt>")]
-        self.take()
-        degree = row(self.atoms(("]",)), script=True)
-        self.expect("]")
-        return [Atom("ord", f"<mroot>{self.argument()}{degree}</mroot>")]
-
-    def stacked(self, tag: str) -> list[Atom]:
-        mark, base = self.argument(script=True), self.group()
-        kind = base[0].kind if len(base) == 1 else "ord"
-        return [Atom(kind, f"<{tag}>{row(base)}{mark}</{tag}>")]
+        return [Atom("ord", f"<msqrt>{self.argument()}</msqrt>")]
 
     def do_underset(self) -> list[Atom]:
-        return self.stacked("munder")
-
-    def do_overset(self) -> list[Atom]:
-        return self.stacked("mover")
-
-    do_stackrel = do_overset
-
-    def do_underline(self) -> list[Atom]:
-        return [
-            Atom("ord", f"<munder>{self.argument()}{mo('_', stretchy='true')}</munder>")
-        ]
-
-    def do_xrightarrow(self) -> list[Atom]:
-        over = self.argument(script=True)
-        return [Atom("rel", f"<mover>{mo('⟶', stretchy='true')}{over}</mover>")]
-
-    def do_substack(self) -> list[Atom]:
-        self.expect("{")
-        rows = self.rows(("}",))
-        self.expect("}")
-        body = "".join(f"<mtr><mtd>{cells[0]}</mtd></mtr>" for cells, _, _ in rows)
-        return [Atom("ord", f'<mtable class="stack">{body}</mtable>')]
+        mark, base = self.argument(script=True), self.group()
+        kind = base[0].kind if len(base) == 1 else "ord"
+        return [Atom(kind, f"<munder>{row(base)}{mark}</munder>")]
 
     def do_phantom(self) -> list[Atom]:
         return [Atom("ord", f"<mphantom>{self.argument()}</mphantom>")]
 
-    def do_boxed(self) -> list[Atom]:
-        return [Atom("ord", f'<mrow class="boxed">{self.argument()}</mrow>')]
-
-    def do_pmod(self) -> list[Atom]:
-        body = f"<mo>(</mo><mi>mod</mi>{mspace(0.3)}{self.argument()}<mo>)</mo>"
-        return [Atom("space", width=0.5), Atom("ord", f"<mrow>{body}</mrow>")]
-
-    def do_bmod(self) -> list[Atom]:
-        return [Atom("bin", mo("mod"), mark="mod")]
-
-    def do_limits(self) -> list[Atom]:
-        return []
-
-    do_nolimits = do_nonumber = do_notag = do_limits
-
     def delimiter(self) -> str:
-        r"""The mark behind \left, \middle, \right or \big."""
+        r"""The mark behind \left, \middle or \right."""
         self.skip_space()
         token = self.take()
         name = token.removeprefix("\\")
@@ -597,26 +474,18 @@ class Formula:
 
     def do_begin(self) -> list[Atom]:
         name = self.words()
-        columns = ""
-        if name in ("array", "alignedat"):
-            columns = re.sub("[^lcr]", "", self.words())
-        if name not in FENCES and name not in ALIGNED | GATHERED:
+        if name not in FENCES and name not in ALIGNED:
             raise FormulaError(f"unknown environment {name}")
         rows = self.rows((r"\end",), before="ord" if name in ALIGNED else "")
         self.expect(r"\end")
         if (other := self.words()) != name:
             raise FormulaError(f"{name} ends as {other}")
-        look, shown = "matrix", ""
+        look, shown = "cases" if name == "cases" else "matrix", ""
         if name in ALIGNED:
             look, shown = "aligned", ' displaystyle="true"'
-        elif name in GATHERED:
-            look, shown = "gathered", ' displaystyle="true"'
-        elif name in ("cases", "smallmatrix"):
-            look = name
         width = max((len(cells) for cells, _, _ in rows), default=0)
         right = [
             look == "matrix"
-            and not columns
             and all(numbers[i] for _, numbers, _ in rows if i < len(numbers))
             for i in range(width)
         ]
@@ -624,19 +493,16 @@ class Formula:
         for cells, _, gap in rows:
             line = []
             for i, cell in enumerate(cells):
-                side = {"l": "left", "r": "right"}.get(columns[i : i + 1], "")
-                side = "right" if right[i] else side
-                told = f' class="{side}"' if side else ""
+                told = ' class="right"' if right[i] else ""
                 told += f' style="padding-bottom:{gap}"' if gap else ""
                 line.append(f"<mtd{told}>{cell}</mtd>")
             lines.append(f"<mtr>{''.join(line)}</mtr>")
         table = f'<mtable class="{look}"{shown}>{"".join(lines)}</mtable>'
-        if look in ("aligned", "gathered"):
+        opening, closing = FENCES.get(name, ("", ""))
+        if not opening:
             return [Atom("ord", table)]
-        opening, closing = FENCES[name]
         body = f"{fence(opening, 'prefix')}{table}{fence(closing, 'postfix')}"
-        kind = "inner" if opening else "ord"
-        return [Atom(kind, f"<mrow>{body}</mrow>" if opening else table)]
+        return [Atom("inner", f"<mrow>{body}</mrow>")]
 
 
 def fence(mark: str, form: str) -> str:
@@ -698,7 +564,7 @@ def symbol(name: str) -> Atom | None:
         )
     if name in LARGE:
         body = mo(LARGE[name], movablelimits="true", lspace="0", rspace="0")
-        return Atom("op", body, limits=name not in ("int", "oint"))
+        return Atom("op", body, limits=name != "int")
     if name in LIMITS:
         body = mo(name, movablelimits="true", lspace="0", rspace="0")
         return Atom("op", body, limits=True)
