@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,12 @@ from small_runs import write_corpus
 from transformer.cli import app, main
 from transformer.cli.console import read_lines
 from transformer.cli.progress import Progress
-from transformer.cli.resources import find_device, is_out_of_memory
+from transformer.cli.resources import (
+    find_device,
+    is_out_of_memory,
+    memory_needed,
+    require_memory,
+)
 from transformer.decoding.translator import Translator
 from transformer.model import Transformer, TransformerConfig
 from transformer.phrasebook.grammar import sample_pairs
@@ -404,7 +410,7 @@ def test_what_is_not_a_run_is_left_alone(capsys, own, tmp_path):
     (tmp_path / "thesis.part").write_text("years of work")
     (tmp_path / "model.safetensors").write_text("another")
     for out, message in (
-        (tmp_path, "it has model.safetensors"),
+        (tmp_path, "holds model.safetensors"),
         ("", "it must name a folder, got ''"),
         (tmp_path / "thesis.part", "got the file"),
     ):
@@ -492,17 +498,23 @@ def test_tokenised_text_that_is_taken_as_raw_is_named(capsys, own, tmp_path, tex
     assert (named in errors) == (text == "raw")
 
 
-@pytest.mark.parametrize("option", ["--d-model", "--max-length", "--layers"])
-def test_a_billion_is_refused_in_one_line(capsys, own, tmp_path, option):
+@pytest.mark.parametrize("option", ["--max-length", "--vocab-size", "--layers"])
+def test_a_billion_is_refused_before_it_is_taken(capsys, own, tmp_path, option):
     began = time.perf_counter()
     code, output, errors = run(
         capsys, *training(own, tmp_path / "run", option, 1_000_000_000)
     )
-    assert (code, output) == (2, "")
-    said = errors.splitlines()[-1]  # after what it has read
-    assert "out of memory" in said or ": 1000000000 is not in the range" in said
+    assert (code, output, errors.count("\n")) == (2, "", 1)
+    assert " GB of memory, and there are " in errors
     assert time.perf_counter() - began < 10
-    assert not (tmp_path / "run" / "run.json").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_memory_that_a_model_needs():
+    config = TransformerConfig(500, 500, 64, 4, 2, 3, 128, tie_embeddings=True)
+    parameters = sum(each.numel() for each in Transformer(config).parameters())
+    needed = memory_needed(config) - 100_000 * 5 - 24 * 64 * config.max_length
+    assert 0.95 * 20 * parameters < needed <= 20 * parameters
 
 
 def test_out_of_memory_takes_one_line(capsys, monkeypatch):
@@ -592,6 +604,24 @@ def test_auto_is_the_accelerator_that_is_there(monkeypatch, kind):
             find_device(other)
 
 
+def test_memory_is_asked_of_the_own_gpu_without_a_context(monkeypatch):
+    """`mem_get_info` opened one on the first GPU from every process."""
+
+    def properties(number):
+        return SimpleNamespace(total_memory=1000 * (number + 1))
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_properties", properties)
+    monkeypatch.setattr("torch.cuda.mem_get_info", None)
+    config = TransformerConfig(500, 500)
+    with pytest.raises(ValueError, match=r"and there are 0\.0 GB"):
+        require_memory(config, "cuda")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: huge)
+    huge = SimpleNamespace(total_memory=1 << 60)
+    require_memory(config, "cuda")
+
+
 def test_own_sentences_need_no_home_folder(capsys, monkeypatch, own, tmp_path):
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without any
     for name in ("HOME", "XDG_CACHE_HOME", "MULTI30K"):
@@ -621,12 +651,15 @@ def test_a_folder_called_tok_changes_no_text(capsys, own, tmp_path):
 
 
 def test_what_lies_at_out_is_named(capsys, own, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    code, _, errors = run(capsys, *training(own, tmp_path / "link"))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert f"got a link to nothing: {tmp_path / 'link'}" in errors
     folder = tmp_path / "new"
     folder.mkdir()
     (folder / "thesis").touch()
     code, _, errors = run(capsys, *training(own, folder))
-    assert (code, errors.count("\n")) == (2, 1)
-    assert f"{folder} is neither empty nor the folder of a run: it has the" in errors
+    assert f"{folder} has no run in it and holds thesis" in errors
     (folder / "thesis").rename(folder / ".DS_Store")  # of macOS, not of its user
     assert run(capsys, *training(own, folder, "--epochs", "1"))[0] == 0
 

@@ -14,7 +14,9 @@ from small_runs import ENVIRONMENT, ROOT, assert_same_run
 
 from transformer.beyond.language_model import LanguageModel
 from transformer.cli import main
+from transformer.cli.resources import memory_needed
 from transformer.training.run_folder import read_metrics
+from transformer.training.text_trainer import TEXT_PRESET, language_model
 
 pytestmark = pytest.mark.plain  # no shapes here
 OPTIONS = [
@@ -249,6 +251,14 @@ def test_a_translators_run_is_not_gone_on_with(capsys, files, tmp_path):
     code, _, errors = run(capsys, *arguments)
     assert code == 2
     assert "has a run of --task translation, not of --task lm" in errors
+
+
+def test_memory_is_counted_for_a_language_model():
+    model = language_model(1000, TEXT_PRESET.sizes)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    needed = memory_needed(model.config)
+    layers, positions = 4 * 100_000, 24 * 128 * 128
+    assert 0.95 < (needed - layers - positions) / (20 * parameters) <= 1
 
 
 def test_each_argument_is_a_prompt_of_its_own(capsys, whole):

@@ -109,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_out_of_memory(error):
             reason = str(error) or "there is no more"
             return refuse(
-                f"out of memory: {reason}; a smaller model needs less, and so does a "
-                "lower --micro-batch-tokens, with which train goes on, or --beam-size"
+                f"out of memory: {reason}; less is needed with a lower "
+                "--micro-batch-tokens, with which train goes on, or --beam-size"
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun
             return refuse(f"another process may have ended: {error}")

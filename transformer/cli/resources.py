@@ -11,7 +11,9 @@ import platformdirs
 import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from transformer.beyond.language_model import LanguageModelConfig
 from transformer.cli.console import is_terminal
+from transformer.model import TransformerConfig
 from transformer.text.multi30k import fetch_multi30k, moses_style
 
 
@@ -28,6 +30,51 @@ def find_device(name: str) -> str:
     if name not in ("auto", "cpu", found):
         raise ValueError(f"no device {name} was found here: try --device {found}")
     return found if name == "auto" else name
+
+
+def memory_needed(config: TransformerConfig | LanguageModelConfig) -> int:
+    """The least bytes that training a model of this size takes, batches apart.
+
+    Weights, gradients, Adam's two moments and the moving average are five float32
+    numbers a parameter; a layer's Python objects take about 100 kB. While the table of
+    positions is made, each of its numbers takes as much memory as six of float32.
+    """
+    width = config.d_model
+    if isinstance(config, TransformerConfig):
+        encoders, decoders = config.num_encoder_layers, config.num_decoder_layers
+        rows = config.target_vocab_size * (1 if config.tie_embeddings else 3)
+    else:
+        encoders, decoders, rows = config.num_layers, 0, 2 * config.vocab_size
+    layers = encoders + decoders
+    parameters = rows * width + encoders * (4 * width + 2 * config.d_ff) * width
+    parameters += decoders * (8 * width + 2 * config.d_ff) * width
+    return 20 * parameters + 24 * config.max_length * width + 100_000 * layers
+
+
+def require_memory(
+    config: TransformerConfig | LanguageModelConfig, device: str
+) -> None:
+    """Refuse a model that cannot be trained here, before any memory is taken."""
+    there, needed = _total_memory(device), memory_needed(config)
+    if there is not None and needed > there:
+        raise ValueError(
+            f"training a model of this size needs {needed / 1e9:,.1f} GB of memory, "
+            f"and there are {there / 1e9:,.1f} GB: try a lower --d-model, --d-ff, "
+            "--layers, --vocab-size or --max-length"
+        )
+
+
+def _total_memory(device: str) -> int | None:
+    """The bytes of a device's memory, asked without opening a context on it."""
+    if device in ("cuda", "xpu"):
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        library = getattr(torch, device)
+        if number >= library.device_count():
+            return None  # ProcessGroup.start refuses it
+        return int(library.get_device_properties(number).total_memory)
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -48,6 +95,26 @@ def require_file(path: Path) -> None:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"cannot write in the folder {path.parent}")
+
+
+def require_run_folder(folder: Path) -> None:
+    """Refuse to keep a run where something else is."""
+    if folder.is_symlink() and not folder.exists():
+        raise ValueError(f"--out must name a folder, got a link to nothing: {folder}")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out must name a folder, got the file {folder}")
+    if not folder.is_dir() or (folder / "run.json").is_file():
+        return
+    strangers = [
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith(("run.", "."))  # .DS_Store is none
+    ]
+    if strangers:
+        raise ValueError(
+            f"--out must name a new folder or a run's, but {folder} has no run in it "
+            f"and holds {min(strangers)}"
+        )
 
 
 def cache_folder() -> Path:

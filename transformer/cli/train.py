@@ -28,7 +28,6 @@ from transformer.cli.options import (
     RUN_OR_FILE,
     SEED,
     Command,
-    count,
     is_given,
     number,
     option,
@@ -40,6 +39,8 @@ from transformer.cli.resources import (
     find_corpus,
     find_device,
     looks_tokenised,
+    require_memory,
+    require_run_folder,
 )
 from transformer.decoding.translator import Translator, length_ratio_of
 from transformer.model import TransformerConfig
@@ -73,13 +74,13 @@ FRACTION = number(0, 1, max_open=True)
 POSITIVE = number(0, min_open=True)
 SIZES = {
     "vocab_size": (COUNT, "Subwords to learn, special symbols included."),
-    "layers": (count(1, 1000), "Layers of the encoder, and of a decoder."),
+    "layers": (COUNT, "Layers of the encoder, and of the decoder if there is one."),
     "d_model": (COUNT, "Numbers in the vector of each token."),
     "num_heads": (COUNT, "Heads of each attention."),
     "d_ff": (COUNT, "Width inside the feed-forward networks."),
     "dropout": (FRACTION, "Probability of leaving a number out while training."),
     "norm_first": (bool, "Normalise before each sublayer instead of after it."),
-    "max_length": (count(1, 1_000_000), "Longest sentence, or window, in subwords."),
+    "max_length": (COUNT, "Longest sentence, or window of a text, in subwords."),
 }
 CHOICES = {
     "epochs": (COUNT, "Passes over the training set, at most."),
@@ -148,7 +149,7 @@ def train(
     processes share each step.
     """
     if is_first_process():
-        RunFolder(out).refuse_others()
+        require_run_folder(out)
     run = read_run(out) if (out / "run.json").is_file() else None
     if run is None and not any(
         is_given(context, name) for name in context.params if name not in ANY_RUN
@@ -232,7 +233,7 @@ class Job:
         plan, size = self.plan, self.plan.vocab_size
         if start is None:
             optional_import("tokenizers")
-            TransformerConfig(size, size, **plan.sizes)  # refused now, if it is
+            require_memory(TransformerConfig(size, size, **plan.sizes), self.device)
         group = ProcessGroup.start(self.device)
         progress = Progress(quiet=group.rank > 0)
         try:
@@ -290,7 +291,8 @@ class Job:
         optional_import("tokenizers")
         plan, out, config = self.plan, self.out, self.plan.training
         if start is None:
-            LanguageModelConfig(plan.vocab_size, **plan.sizes)  # refused now, if it is
+            sizes = LanguageModelConfig(plan.vocab_size, **plan.sizes)
+            require_memory(sizes, self.device)
         progress = Progress()
         size = sum(file.stat().st_size for file in files)
         progress.write(

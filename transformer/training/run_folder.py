@@ -197,23 +197,6 @@ class RunFolder:
         self._locked: Path | None = None
         self._description: bytes | None = None  # to be written with the first step
 
-    def refuse_others(self) -> None:
-        """Refuse a folder with files in it that are not a run's.
-
-        Raises:
-            ValueError: naming the first of them, or a file of that name.
-        """
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidValue(f"a run is kept in a folder, got the file {self.path}")
-        if not self.path.is_dir() or (self.path / "run.json").is_file():
-            return
-        for name in sorted(os.listdir(self.path)):
-            if not _BEFORE_RUN.fullmatch(name):
-                raise InvalidValue(
-                    f"{self.path} is neither empty nor the folder of a run: it has "
-                    f"{name}, but no run.json"
-                )
-
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from writing here, as long as this one lives.
@@ -223,7 +206,13 @@ class RunFolder:
                 something else than a run, or that cannot be written to.
         """
         try:
-            self.refuse_others()
+            if self.path.is_dir() and not (self.path / "run.json").is_file():
+                for name in sorted(os.listdir(self.path)):
+                    if not _BEFORE_RUN.fullmatch(name):
+                        raise InvalidValue(
+                            f"{self.path} is neither empty nor the folder of a run: "
+                            f"it has {name}, but no run.json"
+                        )
             self.path.mkdir(parents=True, exist_ok=True)
             # Shared inside a thread, where a notebook may have left a training
             # half-way.
