@@ -396,21 +396,21 @@ def test_a_square_with_room_has_its_number(reader: Reader, file: str) -> None:
 
 
 def test_small_squares_follow_day_and_night(reader: Reader, file: str) -> None:
-    first = 'e => [...e.getContext("2d").getImageData(13, 13, 1, 1).data.slice(0, 3)]'
-    reader.open(f"{file}#s=Jane+vend+sa+voiture&at=e2.self")
-    canvas = reader.page.locator(".live-heads canvas").nth(1)
-    found = []
-    for scheme in ("light", "dark", "light"):
-        reader.page.emulate_media(color_scheme=scheme)
-        reader.page.wait_for_timeout(50)
-        found.append(canvas.evaluate(first))
+    same = """wanted => {
+        const canvas = document.querySelectorAll(".live-heads canvas")[1];
+        const { data } = canvas.getContext("2d").getImageData(13, 13, 1, 1);
+        return wanted.every((each, i) => Math.abs(each - data[i]) < 4);
+    }"""
     hue = HUES["weight"]
     assert hue.square
-    for wanted, seen in zip(
-        (hue.square.day, hue.night, hue.square.day), found, strict=True
+    reader.open(f"{file}#s=Jane+vend+sa+voiture&at=e2.self")
+    for scheme, shade in (
+        ("light", hue.square.day),
+        ("dark", hue.night),
+        ("light", hue.square.day),
     ):
-        pairs = zip(bytes.fromhex(wanted[1:]), seen, strict=True)
-        assert max(abs(a - b) for a, b in pairs) < 4
+        reader.page.emulate_media(color_scheme=scheme)
+        reader.page.wait_for_function(same, arg=[*bytes.fromhex(shade[1:])])
 
 
 def test_a_weight_is_worked_out_from_its_query_and_key(phrasebook: Reader) -> None:
