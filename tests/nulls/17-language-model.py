@@ -177,16 +177,6 @@ stripe = torch.zeros(100, 4, 63, 63)
 stripe[:, :, range(32, 63), range(1, 32)] = 1.0
 model.encoder.layers[1].self_attention.weights = lambda *_: stripe
 
-# %% claim: Our model does better than any rule
-# null: it needs what that rule needs
-without["nothing"] = (one_letter, *without["nothing"][1:])
-
-# null: the letter before makes no difference
-second_chosen = dict.fromkeys(second_chosen, second_chosen["is not in the block"])
-
-# null: the place makes no difference
-second_chosen["is not in the block"] = 0.5
-
 # %% claim: With the same weights, our logits
 # null: other weights
 ours = from_gpt2(
@@ -241,3 +231,10 @@ write = lambda model, prompt, length, temperature: write_warm(model, prompt, len
 # null: the labels are the inputs
 cut = random_windows
 random_windows = lambda ids, steps: ((rows, rows) for rows, _ in cut(ids, steps))
+
+# %% claim: Halving the temperature squares
+# null: the temperature does nothing
+at_temperature = dict.fromkeys(at_temperature, at_temperature[1.0])
+
+# null: the logits are multiplied by the temperature
+at_temperature = {T: (letters_after_t * T).softmax(dim=-1) for T in at_temperature}
