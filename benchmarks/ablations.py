@@ -262,9 +262,9 @@ VARIANTS = {
 }
 
 
-def rounded(number: float, digits: int = 4) -> float | None:
+def rounded(number: float) -> float | None:
     """A number for the file; None for one that is not finite, which JSON has not."""
-    return round(number, digits) if math.isfinite(number) else None
+    return round(number, 4) if math.isfinite(number) else None
 
 
 @torch.inference_mode()
@@ -307,7 +307,7 @@ def run(variant: Variant, seed: int) -> dict:
     model = variant.model(seed)
     training = dataclasses.replace(variant.training, seed=seed)
     started = time.process_time()
-    losses, norms = [], []
+    losses = []
     step = variant.step(examples, seed)
     with (
         patch.object(loop, "paper_adam", variant.optimizer),
@@ -315,7 +315,6 @@ def run(variant: Variant, seed: int) -> dict:
     ):
         for metrics in train(model, examples, training):
             losses.append(metrics.loss)
-            norms.append(metrics.grad_norm)
     seconds = time.process_time() - started
     nats, probability = certainty(model, held_out)
     cut = range(0, len(losses) - THIN + 1, THIN)
@@ -327,10 +326,6 @@ def run(variant: Variant, seed: int) -> dict:
         "exact_on_training": round(exact_match(model, examples[:1000]), 4),
         "cross_entropy": rounded(nats),
         "label_probability": rounded(probability),
-        "largest_grad_norm": rounded(max(norms), 3),
-        "share_clipped": round(
-            statistics.fmean(norm > training.max_grad_norm for norm in norms), 4
-        ),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "seconds": round(seconds, 1),
     }
