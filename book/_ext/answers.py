@@ -8,7 +8,6 @@ a line that says where to write it. "Not answered yet" is for notebooks alone.
 import ast
 import importlib
 import re
-from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -134,8 +133,7 @@ def ask(app: Sphinx, doctree: nodes.document) -> None:
         name, wanted = asked.groups()
         module = importlib.import_module(f"bookkit.checks.{modules[name]}")
         app.env.note_dependency(str(module.__file__))
-        check: Callable[..., Any] = getattr(module, name)
-        found: Form | None = getattr(check, "form", None)
+        found: Form | None = getattr(getattr(module, name), "form", None)
         label = f"cell-{modules[name]}-{name}".replace("_", "-")
         cell["ids"].append(label)
         page, at = app.env.docname, cell.parent.index(cell)

@@ -21,22 +21,15 @@ OPENING = (
 )
 
 
-def verdict(argument: str) -> str:
-    """One of the three verdicts.
-
-    Raises:
-        ValueError: for another word.
-    """
-    return directives.choice(argument, VERDICTS)
-
-
 class Said(SphinxDirective):
     """A card: what is said, three guesses, and what is so."""
 
     required_arguments = 1
     final_argument_whitespace = True
     has_content = True
-    option_spec: ClassVar[dict[str, Any]] = {"so": verdict}
+    option_spec: ClassVar[dict[str, Any]] = {
+        "so": lambda word: directives.choice(word, VERDICTS)
+    }
 
     def run(self) -> list[nodes.Node]:
         """Make the card."""

@@ -131,14 +131,10 @@ class Live(SphinxDirective):
         """The place that a script fills, and what asks for the script."""
         attributes["data-live"] = NAME
         opening = " ".join(f'{k}="{html.escape(v)}"' for k, v in attributes.items())
-        style = f"<style>{self.style()}</style>"
+        style = f"<style>{(folder() / 'still.css').read_text('utf-8')}</style>"
         picture = self.still(sentence, *seen).html
         text = f"<div {opening}>\n{style}\n{UNSCRIPTED}\n{picture}\n</div>\n"
         return nodes.raw("", text + LOADER % f"{self.up}{SCRIPT}", format="html")
-
-    def style(self) -> str:
-        """How pictures of translations look."""
-        return (folder() / "still.css").read_text("utf-8")
 
     def still(self, sentence: str, chosen: int = 1, head: Any = None) -> Any:
         """A translation with what each token attended to, or what a head did."""
