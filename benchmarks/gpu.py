@@ -11,7 +11,6 @@ or finds no time left is named in the results, and the others go on.
 import argparse
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -200,20 +199,14 @@ def efficient(contestant: Contestant) -> Contestant:
 
 def contest(bench: Bench, field: dict[str, Contestant]) -> Results:
     """Training steps of each contestant that there is time for."""
+
+    def steps(bench: Bench, contestant: Contestant) -> Results:
+        return bench.step(*contestant(bench))
+
     found: Results = {}
     for name, contestant in field.items():
-        try:
-            left = bench.left()
-            if left < 60:
-                found[name] = {"skipped": f"{left:.0f} s left"}
-                continue
-            found[name] = bench.step(*contestant(bench))
-        except Exception as error:
-            traceback.print_exc()
-            found[name] = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+        found[name] = bench.attempt(partial(steps, contestant=contestant), needs=60)
         print(f"  {name}: {found[name]}", flush=True)
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
     return found
 
 

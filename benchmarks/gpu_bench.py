@@ -49,20 +49,24 @@ class Bench:
     def part(self, name: str, work: Callable[["Bench"], Results], needs: float) -> None:
         """Run a part if there is time for it, and keep its results."""
         started = time.perf_counter()
-        left = self.left()
-        try:
-            found = work(self) if left >= needs else {"skipped": f"{left:.0f} s left"}
-        except Exception as error:
-            traceback.print_exc()
-            found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
-        self.results["parts"][name] = found
+        found = self.results["parts"][name] = self.attempt(work, needs)
         minutes = (time.perf_counter() - self.started) / 60
         about = made([torch.get_num_threads()], minutes, ""), accelerator(self.device)
         self.results["made"] = {**about[0], **about[1], "smoke": self.smoke}
         keep(self.path, self.results)
         print(f"{name} ({time.perf_counter() - started:.0f} s): {found}", flush=True)
+
+    def attempt(self, work: Callable[["Bench"], Results], needs: float) -> Results:
+        """What some work finds, or why it found nothing."""
+        left = self.left()
+        try:
+            return work(self) if left >= needs else {"skipped": f"{left:.0f} s left"}
+        except Exception as error:
+            traceback.print_exc()
+            return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+        finally:
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
 
     def seconds(self, work: Callable[[], Any], rounds: int = 5) -> float:
         """The median time of some work; the first three rounds warm up."""
