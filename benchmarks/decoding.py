@@ -212,7 +212,6 @@ def main() -> None:
     ask.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     ask.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     ask.add_argument("--rounds", type=int, default=5)
-    ask.add_argument("--note", default="", help="what else is to be known of this run")
     ask.add_argument("--only", nargs="+", help="these contestants, and ours")
     ask.add_argument("--out", default="decoding", help="results/NAME.json")
     options = ask.parse_args()
@@ -245,11 +244,10 @@ def main() -> None:
                 "same_words": len(said) == 1,
                 "field": field,
                 "ahead": ratios(field, OURS),
-                "compiled_ahead": ratios(field, COMPILED),
             }
         )
         minutes = (time.perf_counter() - started) / 60
-        about = made(options.threads, minutes, options.note)
+        about = made(options.threads, minutes, "")
         write(options.out, {"made": about, "runs": runs})
 
 

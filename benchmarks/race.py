@@ -6,7 +6,6 @@ between neighbours in time, and reported as median, lowest and highest.
 """
 
 import datetime
-import functools
 import importlib.metadata
 import json
 import os
@@ -51,31 +50,6 @@ def caches() -> dict[str, str]:
     return found
 
 
-COPY = """
-import time, torch
-torch.set_num_threads(1)
-source = torch.ones(2**26)
-target, found = torch.empty_like(source), []
-for _ in range(10):
-    started = time.perf_counter()
-    target.copy_(source)
-    found.append(time.perf_counter() - started)
-print(2 * 4 * source.numel() / min(found) / 1e9)
-"""
-
-
-@functools.cache
-def bandwidth() -> float:
-    """GB a second that one thread reads and writes, copying 256 MB: the best of ten.
-
-    In a process of its own: what this one holds would count in its children's peaks.
-    """
-    found = subprocess.run(
-        [sys.executable, "-c", COPY], check=True, capture_output=True, text=True
-    )
-    return round(float(found.stdout), 1)
-
-
 def accelerator(device: Any) -> dict[str, Any]:
     """The name of a torch.device's GPU, its memory and libraries."""
     if device.type != "cuda":
@@ -106,7 +80,6 @@ def made(threads: Sequence[int], minutes: float, note: str) -> dict[str, Any]:
         "processor": processor(),
         "cores": os.cpu_count(),
         "caches": caches(),
-        "memory_gb_per_second": bandwidth(),
         "threads": list(threads),
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
@@ -189,12 +162,11 @@ def serve(turn: Turn, notes: Mapping[str, Any]) -> None:
     send({**notes, "ready": True})
     for _ in sys.stdin:
         turn()
-        started, worked = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         tokens = turn()
         send(
             {
                 "seconds": time.perf_counter() - started,
-                "processor_seconds": time.process_time() - worked,
                 "tokens": tokens,
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             }
@@ -236,11 +208,9 @@ def summary(
 ) -> dict[str, Any]:
     """Tokens a second of every round, their median, and the peak of memory."""
     speeds = [turn["tokens"] / turn["seconds"] for turn in turns]
-    worked = [turn["tokens"] / turn["processor_seconds"] for turn in turns]
     return {
         **{key: value for key, value in notes.items() if key != "ready"},
         "tokens_per_second": round(statistics.median(speeds), 1),
-        "per_processor_second": round(statistics.median(worked), 1),
         "rounds": [round(speed, 1) for speed in speeds],
         "peak_mb": round(max(turn["peak_mb"] for turn in turns)),
     }
