@@ -133,7 +133,7 @@ def plain_beam(model, source, max_length, beam_size, search=plain_beam):
     return search(model, source, max_length, beam_size + 1)
 
 
-# %% claim: In none of the 300 held-out
+# %% claim: Not one of the 300 held-out
 # null: the cache permuted as it must be
 muddled = correct
 
