@@ -54,10 +54,6 @@ class Book:
         path = root / "book" / "references.bib"
         self.works = parse_file(path) if path.exists() else BibliographyData()
 
-    def title(self, label: str) -> str:
-        """The heading that a label stands before, else the label itself."""
-        return self.titles.get(label, label)
-
     def link(self, text: str, label: str, here: Path) -> str:
         """Words that lead to the chapter where a label stands, if it is another one."""
         chapter = self.where.get(label)
@@ -187,7 +183,7 @@ class Words:
             case "numref":
                 return self.known.link("a figure", label, self.chapter)
             case "ref":
-                title = self.known.title(label)
+                title = self.known.titles.get(label, label)
                 return self.known.link(words or title, label, self.chapter)
         return words or said
 
