@@ -52,7 +52,7 @@ SIZES: dict[str, dict[str, int]] = {
 Loss = Callable[[Batch], Tensor]
 
 
-def our_model(size: str, dropout: float = 0.1, longest: int = 1024) -> Transformer:
+def our_model(size: str, dropout: float = 0.1) -> Transformer:
     """The package's model."""
     of = SIZES[size]
     return Transformer(
@@ -66,7 +66,7 @@ def our_model(size: str, dropout: float = 0.1, longest: int = 1024) -> Transform
             d_ff=of["d_ff"],
             dropout=dropout,
             tie_embeddings=True,
-            max_length=longest,
+            max_length=1024,
         )
     )
 
@@ -136,18 +136,14 @@ def replace_self_attention(model: Transformer, kind: type, encoder: bool) -> Non
         layer.self_attention.__class__ = kind
 
 
-def maskless_loss(
-    model: Transformer, batch: Batch, padded: bool, chunk_size: int = 512
-) -> Tensor:
+def maskless_loss(model: Transformer, batch: Batch, padded: bool) -> Tensor:
     """`our_loss` of a model with causal attention; only padded sources are masked."""
     mask = padding_mask(batch.source, PAD_ID) if padded else None
     x = model.position(model.source_embedding(batch.source))
     memory = model.encoder(x, mask)
     x = model.position(model.target_embedding(batch.decoder_input))
     hidden = model.decoder(x, memory, mask)
-    return chunked_loss(
-        hidden, model.output.weight, batch.labels, chunk_size=chunk_size
-    )
+    return chunked_loss(hidden, model.output.weight, batch.labels)
 
 
 def step_flops(size: str, sentences: int, length: int) -> float:
@@ -269,7 +265,7 @@ def never_end() -> None:
     search.mask_special = mask_eos_too
 
 
-def x_transformer(size: str, dropout: float = 0.1) -> Any:
+def x_transformer(size: str) -> Any:
     """x-transformers' encoder-decoder, at its defaults."""
     from x_transformers import XTransformer
 

@@ -87,7 +87,6 @@ class PlainTransformer(nn.Module):
         d_ff: int,
         layers: int,
         dropout: float,
-        longest: int = 1024,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, d_model)
@@ -98,9 +97,9 @@ class PlainTransformer(nn.Module):
         self.output = nn.Linear(d_model, words, bias=False)
         self.output.weight = self.embedding.weight
         self.dropout = nn.Dropout(dropout)
-        position = torch.arange(longest)[:, None]
+        position = torch.arange(1024)[:, None]
         rate = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000) / d_model))
-        table = torch.zeros(longest, d_model)
+        table = torch.zeros(1024, d_model)
         table[:, 0::2] = torch.sin(position * rate)
         table[:, 1::2] = torch.cos(position * rate)
         self.register_buffer("table", table, persistent=False)

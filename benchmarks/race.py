@@ -113,7 +113,6 @@ class Contestant:
         if keep_memory:
             env |= KEEP_MEMORY
         self.turns: list[dict[str, float]] = []
-        self.notes: dict[str, Any] = {}
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -159,7 +158,7 @@ def serve(turn: Turn, notes: Mapping[str, Any]) -> None:
     have taken memory and caches away, and getting them back is nobody's speed.
     """
     turn()
-    send({**notes, "ready": True})
+    send(notes)
     for _ in sys.stdin:
         turn()
         started = time.perf_counter()
@@ -209,7 +208,7 @@ def summary(
     """Tokens a second of every round, their median, and the peak of memory."""
     speeds = [turn["tokens"] / turn["seconds"] for turn in turns]
     return {
-        **{key: value for key, value in notes.items() if key != "ready"},
+        **notes,
         "tokens_per_second": round(statistics.median(speeds), 1),
         "rounds": [round(speed, 1) for speed in speeds],
         "peak_mb": round(max(turn["peak_mb"] for turn in turns)),

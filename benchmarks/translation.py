@@ -47,6 +47,7 @@ from transformer.training.trainer import PRESETS, translation_model
 RUNS = RESULTS / "multi30k_runs.json"
 AVERAGES = (0, 1, 5, 10)  # last epochs whose weights are averaged; 0: running mean
 BEAMS = (1, 5)
+STEPS = 40  # timed of each preset, after five that warm up
 PENALTIES = (0.6, 1.0)
 CHOSEN = ("average", "beam_size", "length_penalty")
 
@@ -206,7 +207,7 @@ def put(found: Any, *names: str) -> None:
     keep(RUNS, stored)
 
 
-def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
+def mistakes(folder: Path, data: str) -> dict[str, Any]:
     """How validation sentences fare: by length, and some from best to worst."""
     from sacrebleu.metrics import CHRF
 
@@ -242,7 +243,7 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
     lengths = [len(source.split()) for source, _ in pairs]
     short = [i for i, length in enumerate(lengths) if 7 <= length <= 10]
     short.sort(key=lambda i: -scores[i])
-    at = [round(k * (len(short) - 1) / (show - 1)) for k in range(show)]
+    at = [round(k * (len(short) - 1) / 5) for k in range(6)]
     shown = [
         {
             "source": pairs[short[k]][0],
@@ -264,9 +265,7 @@ def mistakes(folder: Path, data: str, show: int = 6) -> dict[str, Any]:
     }
 
 
-def cost(
-    options: argparse.Namespace, preset: str, bf16: bool, steps: int = 40
-) -> dict[str, Any]:
+def cost(options: argparse.Namespace, preset: str, bf16: bool) -> dict[str, Any]:
     """What an epoch takes on one thread, on a machine that does nothing else."""
     chosen = PRESETS[preset]
     config = dataclasses.replace(chosen.training, bf16=bf16)
@@ -277,7 +276,7 @@ def cost(
     lengths = [example_length(example) for example in dataset.train]
     batches = batches_by_tokens(lengths, config.batch_tokens, random.Random(0))
     tokens, began = 0, 0.0
-    for step, indices in enumerate(batches[: steps + 5], start=1):
+    for step, indices in enumerate(batches[: STEPS + 5], start=1):
         if step == 6:  # warm by now
             tokens, began = 0, time.perf_counter()
         examples = [dataset.train[index] for index in indices]
@@ -289,7 +288,7 @@ def cost(
     return {
         "targets_a_second": round(speed, 1),
         "seconds_an_epoch": round(targets / speed, 1),
-        "steps": steps,
+        "steps": STEPS,
         **this_machine(),
     }
 
