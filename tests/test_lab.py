@@ -195,9 +195,10 @@ def test_the_ablations_are_made_and_taken_up_by_their_command(tmp_path, monkeypa
         "phrasebook_examples": lambda pairs: pairs,
         "phrasebook_model": lambda seed=0: model(seed),
         "VARIANTS": variants,
+        "RESULTS": tmp_path,
     }.items():
         monkeypatch.setitem(main.__globals__, name, value)
-    command = ["ablations.py", "--only", *names, "--out", str(out), "--seeds"]
+    command = ["ablations.py", "--only", *names, "--seeds"]
     monkeypatch.setattr(sys, "argv", [*command, "0"])
     main()
     first = json.loads(out.read_text())["variants"]

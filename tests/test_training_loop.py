@@ -227,7 +227,7 @@ def test_each_caller_says_what_it_takes():
     sizes = LanguageModelConfig(11, 16, 2, 1, 16, 0.0, max_length=8)
     lm = LanguageModel(sizes)
     for model, message in (
-        (lm, "^train needs a Transformer, got a LanguageModel: train_language_model t"),
+        (lm, "^train needs a Transformer, got a LanguageModel$"),
         (PromptDecoder(lm), "^train needs a Transformer, got a PromptDecoder$"),
         (small_model().encoder, "^train needs a Transformer, got an Encoder$"),
         (Translator.phrasebook(), "got a Translator: give translator.model$"),
