@@ -202,6 +202,8 @@ def gpt2s() -> LibraryTokenizer:
         vocab_size=400, special_tokens=["<|end|>"], initial_alphabet=alphabet
     )
     library.train_from_iterator(PAGE.splitlines(), learn)
+    # As the library `transformers` writes it: a template that adds nothing.
+    library.post_processor = tokenizers.processors.TemplateProcessing(single="$A")
     found = LibraryTokenizer.__new__(LibraryTokenizer)
     found._tokenizer = library
     return found

@@ -267,7 +267,11 @@ def _describe_byte_level(found: dict[str, Any]) -> dict[str, Any]:
     """
 
     def kind(step: Any) -> str:
-        return "none" if step is None else str(step["type"])
+        # Today's `transformers` writes a template of the text alone for no step.
+        alone = [{"Sequence": {"id": "A", "type_id": 0}}]
+        if step is None or step.get("single") == alone:
+            return "none"
+        return str(step["type"])
 
     model, before = found["model"], found["pre_tokenizer"]
     steps = {
