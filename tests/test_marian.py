@@ -277,6 +277,14 @@ def test_train_goes_on_from_a_folder(folder, tmp_path, capsys) -> None:
     more += ["--epochs", "3", "--batch-tokens", "200", "--label-smoothing", "0"]
     more += ["--learning-rate", "0.01", "--warmup-steps", "1", "--precision", "float32"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for name, asked in (
+        ("--learning-rate", "give --learning-rate"),
+        ("--data", "--data"),
+    ):
+        at = more.index(name)
+        refused = [*more[:at], *more[at + 2 :], "--out", str(whole)]
+        assert main(refused) == 2
+        assert asked in capsys.readouterr().err
     assert main([*more, "--out", str(whole)]) == 0
     metrics = read_metrics(whole)
     assert len(metrics) == 3

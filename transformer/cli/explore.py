@@ -25,10 +25,10 @@ def explore(weights: Path | None, out: Path) -> None:
 
     It opens from the disk in any current browser, needs no network, and can be sent to
     a friend. A translator translates there, also one of MarianMT; a language model,
-    also a file of llama2.c, continues texts. Weights are halved in precision where that
-    changes no word of some translations or texts. Of a run, the page offers up to 60
-    validation sentences as examples. A model may have 20 million parameters, which make
-    a page of 53 MB.
+    also a folder of GPT-2 or a file of llama2.c, continues texts. Weights are halved in
+    precision where that changes no word of some translations or texts. Of a run, the
+    page offers up to 60 validation sentences as examples. A model may have 20 million
+    parameters, which make a page of 53 MB.
     """
     require_file(out)
     model: Readable

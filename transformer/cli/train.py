@@ -178,6 +178,8 @@ def train(
             raise ValueError(f"the model to train further is a {kind}")
     preset = TEXT_PRESET if is_text else PRESETS[options["preset"]]
     plan = choose(preset, options, device)
+    if run is None and model is not None:
+        refuse_presets_word(context, model, plan)
     job = Job(out, plan, device, save_every, max_steps)
     if is_text:
         return job.train_on_texts(options["data"], cast("TextGenerator | None", model))
@@ -419,6 +421,28 @@ def report_dataset(dataset: TranslationDataset) -> None:
     if isinstance(dataset.source_tokenizer, SubwordTokenizer):
         unknown = dataset.source_tokenizer.unknown_characters
         report_unknown(unknown(source) for source, _ in dataset.validation_pairs)
+
+
+def refuse_presets_word(
+    context: click.Context, model: Translator | TextGenerator, plan: Preset
+) -> None:
+    """Ask for what a preset would otherwise say of training a model further.
+
+    Raises:
+        ValueError: without sentences of the user's own, and for the high learning rate
+            of a model's first training where a real translator is to be kept.
+    """
+    if not is_given(context, "data") and not is_given(context, "preset"):
+        raise ValueError("give --data, on which to train it further")
+    if (
+        isinstance(model, Translator)
+        and isinstance(model.source_tokenizer, MarianTokenizer)
+        and not is_given(context, "learning_rate")
+    ):
+        raise ValueError(
+            "give --learning-rate, such as 0.00005: the preset's "
+            f"{plan.training.learning_rate} is for a first training"
+        )
 
 
 def starting_model(
