@@ -183,6 +183,7 @@ def test_a_span_of_one_value_is_that_value():
 def test_the_ablations_are_made_and_taken_up_by_their_command(tmp_path, monkeypatch):
     out = tmp_path / "ablations.json"
     names = ["whole", "few"]
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     module = runpy.run_path(str(ROOT / "benchmarks" / "ablations.py"))
     main = module["main"]
     short = dataclasses.replace(broken.HALF, epochs=2, batch_tokens=20)
