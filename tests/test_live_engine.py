@@ -371,15 +371,8 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("text", ["raw", "tok"])
-def test_subwords_are_the_tokenizers(window: Page, text: str) -> None:
-    """On a third of the book's different words, and on the odd sentences whole."""
-    pages = texts()
-    tokenizer = SubwordTokenizer.train(pages[3].splitlines(), 600, text)
-    types = sorted({word for page in pages for word in page.split()})
-    assert len(types) > 10_000
-    lines = [*types[::3], *pages[5].splitlines(), *ODD]
-    lines = [line for line in lines if tokenizer.normalize(line)]
+def assert_same_tokens(window: Page, tokenizer: Any, lines: list[str]) -> None:
+    """The page cuts lines into the tokenizer's ids, and makes the same text of them."""
     found = ask(
         window,
         """([described, lines]) => {
@@ -394,6 +387,18 @@ def test_subwords_are_the_tokenizers(window: Page, text: str) -> None:
     for line, (ids, text) in zip(lines, found, strict=True):
         assert ids == tokenizer.encode(line), line
         assert text == tokenizer.decode(ids), line
+
+
+@pytest.mark.parametrize("text", ["raw", "tok"])
+def test_subwords_are_the_tokenizers(window: Page, text: str) -> None:
+    """On a third of the book's different words, and on the odd sentences whole."""
+    pages = texts()
+    tokenizer = SubwordTokenizer.train(pages[3].splitlines(), 600, text)
+    types = sorted({word for page in pages for word in page.split()})
+    assert len(types) > 10_000
+    lines = [*types[::3], *pages[5].splitlines(), *ODD]
+    lines = [line for line in lines if tokenizer.normalize(line)]
+    assert_same_tokens(window, tokenizer, lines)
 
 
 def test_the_librarys_marian_has_the_same_logits(window: Page) -> None:
@@ -449,20 +454,7 @@ def test_pieces_are_sentencepieces(window: Page) -> None:
         "\u200b",
         "Ǆ ﬁ ㍿",
     ]
-    found = ask(
-        window,
-        """([described, lines]) => {
-          const tokenizer = engine.makeTokenizer(described);
-          return lines.map(line => {
-            const ids = tokenizer.tokens(line).map(token => token.id);
-            return [ids, tokenizer.decode(ids)];
-          });
-        }""",
-        [describe_tokenizer(tokenizer), lines],
-    )
-    for line, (ids, text) in zip(lines, found, strict=True):
-        assert ids == tokenizer.encode(line), line
-        assert text == tokenizer.decode(ids), line
+    assert_same_tokens(window, tokenizer, lines)
 
 
 @pytest.mark.parametrize(
