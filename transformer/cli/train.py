@@ -179,7 +179,7 @@ def train(
     preset = TEXT_PRESET if is_text else PRESETS[options["preset"]]
     plan = choose(preset, options, device)
     if run is None and model is not None:
-        refuse_presets_word(context, model, plan)
+        require_own_choices(context, model, plan)
     job = Job(out, plan, device, save_every, max_steps)
     if is_text:
         return job.train_on_texts(options["data"], cast("TextGenerator | None", model))
@@ -423,7 +423,7 @@ def report_dataset(dataset: TranslationDataset) -> None:
         report_unknown(unknown(source) for source, _ in dataset.validation_pairs)
 
 
-def refuse_presets_word(
+def require_own_choices(
     context: click.Context, model: Translator | TextGenerator, plan: Preset
 ) -> None:
     """Ask for what a preset would otherwise say of training a model further.
