@@ -9,9 +9,11 @@ from torch import nn
 
 from transformer.checks import (
     TransformerError,
+    require_beam,
     require_ids,
     require_labels,
     require_positive,
+    require_probability,
 )
 from transformer.decoding.search import greedy_search
 from transformer.decoding.translator import Translator
@@ -32,6 +34,29 @@ def test_sizes_are_whole_numbers_of_at_least_one() -> None:
             require_positive(layers=1, heads=wrong)
     with pytest.raises(TypeError, match=r"got .*50"):  # which no JSON could hold
         require_positive(heads=np.int64(50))
+
+
+def test_probabilities_lie_below_one() -> None:
+    require_probability(smoothing=0, decay=0.999)
+    message = r"^decay must lie in \[0, 1\), got "
+    for wrong in (1, 1.0, -0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=message):
+            require_probability(smoothing=0.1, decay=wrong)
+    for wrong in ("0.1", None, True, False, np.float32(0.1)):
+        with pytest.raises(TypeError, match=message):
+            require_probability(smoothing=0.1, decay=wrong)
+
+
+def test_a_beam_is_at_least_one_wide_and_its_penalty_finite() -> None:
+    require_beam(1, 0)
+    require_beam(1, np.float32(0.6))
+    with pytest.raises(ValueError, match=r"beam_size .* got 0"):
+        require_beam(0, 0.6)
+    for wrong in (-0.1, math.inf, math.nan, None, "x"):
+        with pytest.raises(
+            (TypeError, ValueError), match=f"finite and at least 0, got {wrong!r}"
+        ):
+            require_beam(4, wrong)
 
 
 def test_what_the_package_refuses_is_caught_by_one_class(tmp_path) -> None:
